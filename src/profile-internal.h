@@ -1,0 +1,140 @@
+/* ----------------------------------------------------------------------------
+Copyright (c) 2026, the mi_prof authors
+This is free software; you can redistribute it and/or modify it under the
+terms of the MIT license. A copy of the license can be found in the file
+"LICENSE" at the root of this distribution.
+-----------------------------------------------------------------------------*/
+#pragma once
+#ifndef MI_PROFILE_INTERNAL_H
+#define MI_PROFILE_INTERNAL_H
+
+// What the parts of the profiler share: a snapshot as the writers see it, and the
+// platform layer. What knows mimalloc's own structures is in `profile-hooks.h`.
+
+#include "mimalloc.h"
+#include "mimalloc/internal.h"
+
+#define MI_PROF_VERSION        "0.1.0"
+#define MI_PROF_MAX_DEPTH      (128)      // hard limit of `mi_option_prof_bt_max`
+#define MI_PROF_BUILD_ID_MAX   (20)
+#define MI_PROF_CACHE_LINE     (64)
+
+/* -----------------------------------------------------------
+  Stacks
+----------------------------------------------------------- */
+
+// An interned call stack.
+typedef struct mi_prof_stack_s {
+  struct mi_prof_stack_s* next;       // in the same bucket
+  uint64_t                hash;
+  size_t                  id;         // counts from 0 in the order of first use
+  size_t                  depth;
+  uintptr_t               frames[1];  // `depth` return addresses, leaf first
+} mi_prof_stack_t;
+
+/* -----------------------------------------------------------
+  Snapshot: a consistent copy that the writers encode. It owns
+  its memory; nothing here is shared with running threads.
+----------------------------------------------------------- */
+
+// Frames of a sample that stand for no address.
+#define MI_PROF_FRAME_OTHER    ((uintptr_t)1)   // the stack was not kept as the memory limit was reached: "[other]"
+
+// Live records with the same stack and the same size.
+typedef struct mi_prof_sample_s {
+  const uintptr_t* frames;      // return addresses, leaf first
+  size_t           depth;       // number of frames; 0 if stacks are off
+  size_t           size;        // requested bytes of each record
+  size_t           count;       // number of records
+  double           weight;      // sum of the weights of the records: the estimated number of objects
+} mi_prof_sample_t;
+
+// An executable mapping of the process.
+typedef struct mi_prof_module_s {
+  uintptr_t        start;
+  uintptr_t        end;
+  uint64_t         offset;      // offset in the file of `start`
+  const char*      path;
+  size_t           build_id_size;
+  uint8_t          build_id[MI_PROF_BUILD_ID_MAX];
+} mi_prof_module_t;
+
+typedef struct mi_prof_snapshot_s {
+  const mi_prof_sample_t* samples;       // sorted: samples with the same stack are adjacent
+  size_t                  sample_count;
+  const mi_prof_module_t* modules;       // sorted by address, the main executable first
+  size_t                  module_count;
+  size_t                  rate;          // mean bytes between samples
+  int64_t                 time_nanos;    // Unix time
+  int64_t                 duration_nanos;// since the start of the session
+  size_t                  dropped;       // samples lost (out of memory or over the limit)
+} mi_prof_snapshot_t;
+
+// Receives a part of the output. Returns false on an error, which stops the writer.
+typedef bool (mi_prof_write_fun)(void* arg, const void* data, size_t size);
+
+/* -----------------------------------------------------------
+  profile-pprof.c: the writers. Pure functions of the snapshot:
+  no allocator, no system calls.
+----------------------------------------------------------- */
+
+// Bytes of scratch memory (zeroed, aligned to 16) that `_mi_prof_write_pprof` needs for this snapshot.
+size_t _mi_prof_pprof_scratch_size(const mi_prof_snapshot_t* snapshot);
+
+// Write gzip'd `profile.proto`.
+bool _mi_prof_write_pprof(const mi_prof_snapshot_t* snapshot, void* scratch, mi_prof_write_fun* write, void* arg);
+
+// Write gperftools' `heap_v2` text.
+bool _mi_prof_write_text(const mi_prof_snapshot_t* snapshot, mi_prof_write_fun* write, void* arg);
+
+/* -----------------------------------------------------------
+  profile-prim.c: what each operating system does in its own way.
+  Nothing here allocates from a heap, except where stated.
+----------------------------------------------------------- */
+
+// Prepare for `_mi_prof_prim_backtrace`; may allocate and take the loader's locks. Called from `mi_prof_start` outside
+// all locks, and harmless when repeated.
+void    _mi_prof_prim_init(void);
+
+// alloc-aligned.c: store the addresses of its static functions (at most `MI_PROF_ALIGNED_FUNCTIONS`), for the frames of our own:
+// the functions that a program calls may just jump to these.
+#define MI_PROF_ALIGNED_FUNCTIONS  (5)
+void    _mi_prof_aligned_functions(uintptr_t* functions);
+
+// Store the return addresses of the calling thread's stack, leaf first, at most `max` of them, and return how many.
+// The leaf is the caller of the allocator: the allocator's own frames are left out.
+// Takes no lock that the program can hold, and never allocates.
+size_t  _mi_prof_prim_backtrace(uintptr_t* frames, size_t max);
+
+// Describe the executable mappings of the process, sorted by address with the main executable first. Stores at most
+// `max` modules, with their paths in `names`. Returns the number stored.
+size_t  _mi_prof_prim_modules(mi_prof_module_t* modules, size_t max, char* names, size_t names_size);
+
+// Nanoseconds since the Unix epoch.
+int64_t _mi_prof_prim_time_nanos(void);
+
+size_t  _mi_prof_prim_process_id(void);
+
+// Does the process run with more rights than its user (set-user-id)? Then the environment is not to be trusted.
+bool    _mi_prof_prim_is_setuid(void);
+
+// Give the physical memory of whole pages back to the system. The addresses stay readable; the contents are lost.
+void    _mi_prof_prim_purge(void* start, size_t size);
+
+// Run these around a fork; registered at most once. No-op where there is no fork. May allocate: call it outside all locks.
+void    _mi_prof_prim_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void));
+
+// A file that appears complete at its path, or not at all.
+typedef struct mi_prof_file_s {
+  intptr_t    handle;
+  const char* path;             // the target
+  const char* error;            // NULL, or what went wrong (a static string)
+  int         error_code;       // `errno` or `GetLastError`, 0 if it does not apply
+  char        temp_path[1024];  // written here first, in the same folder
+} mi_prof_file_t;
+
+bool    _mi_prof_prim_file_open(mi_prof_file_t* file, const char* path);
+bool    _mi_prof_prim_file_write(void* file, const void* data, size_t size);   // a `mi_prof_write_fun`
+bool    _mi_prof_prim_file_close(mi_prof_file_t* file, bool commit);  // rename into place, or remove if not `commit` or on error
+
+#endif // MI_PROFILE_INTERNAL_H

@@ -1,0 +1,1 @@
+// A pin only names a crate and its checksum; nothing is compiled.

@@ -1,0 +1,63 @@
+//! `cargo xtask`: materializes the mimalloc tree with the profiler, builds, tests and demonstrates it.
+
+mod cmake;
+mod consumers;
+mod demo;
+mod doctor;
+mod fastpath;
+mod hooks;
+mod materialize;
+mod offproof;
+mod ours;
+mod profile;
+mod reapply;
+mod region;
+mod scope;
+mod symbols;
+mod test;
+mod text;
+mod tools;
+mod top;
+mod tree;
+mod upstream;
+mod util;
+mod version;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// mi_prof: a sampling heap profiler inside mimalloc
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Command {
+    /// Make a mimalloc tree with the profiler in it, to be built with plain CMake
+    Materialize(materialize::Args),
+    /// Put the profiler into an existing mimalloc checkout, all or nothing
+    Reapply(reapply::Args),
+    /// Run everything that must hold before a change is good, in minutes
+    Test(test::Args),
+    /// Say which tools are there, which are missing and which install themselves
+    Doctor,
+    /// Build the library and show what it finds, in an example and in programs that were not changed for it
+    Demo,
+    /// Show the functions that hold the memory, from a profile
+    Top(top::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Command::parse() {
+        Command::Materialize(args) => materialize::run(args),
+        Command::Reapply(args) => reapply::run(args),
+        Command::Test(args) => test::execute(args),
+        Command::Doctor => doctor::run(),
+        Command::Demo => demo::run(),
+        Command::Top(args) => top::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

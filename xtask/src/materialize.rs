@@ -1,0 +1,151 @@
+//! `cargo xtask materialize`: pristine upstream + our files + the hooks, as a tree that builds with plain CMake.
+
+use crate::hooks::{self, Applied};
+use crate::ours;
+use crate::region::{self, Syntax};
+use crate::text;
+use crate::tree::{Changes, Tree};
+use crate::upstream::{self, Upstream};
+use crate::util;
+use crate::version::Version;
+use anyhow::{ensure, Context, Result};
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// A pinned version, or the folder of a mimalloc checkout
+    #[arg(long, value_name = "VERSION|PATH", default_value = upstream::PRIMARY)]
+    upstream: String,
+    /// Where to [default: target/tree/VERSION]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let upstream = Upstream::parse(&args.upstream)?;
+    let folder = args.out.unwrap_or_else(|| default_folder(&upstream));
+    let changes = materialize(&upstream, &folder)?;
+    println!("{}: {} files written, {} removed", folder.display(), changes.written, changes.removed);
+    Ok(())
+}
+
+/// The tree of `upstream` in its usual place under `target/`.
+pub fn tree_folder(upstream: &Upstream) -> Result<PathBuf> {
+    let folder = default_folder(upstream);
+    materialize(upstream, &folder)?;
+    Ok(folder)
+}
+
+fn default_folder(upstream: &Upstream) -> PathBuf {
+    util::target_dir().join("tree").join(upstream.label())
+}
+
+pub fn materialize(upstream: &Upstream, folder: &Path) -> Result<Changes> {
+    let tree = compose(upstream)?;
+    tree.write(folder)
+}
+
+/// The whole tree, in memory.
+pub fn compose(upstream: &Upstream) -> Result<Tree> {
+    let mut tree = upstream.tree()?;
+    let version = tree.version().with_context(|| upstream.label())?;
+    let was_hooked = drop_all_regions(&mut tree)?;
+    if !has_tests(&tree) {
+        add_upstream_tests(&mut tree, version)?;
+    }
+    add_our_files(&mut tree, was_hooked)?;
+    let hooks = hooks::load(&util::hooks_file())?;
+    apply(&hooks, version, &mut tree)?.ensure_complete(&format!("mimalloc {version}"))?;
+    Ok(tree)
+}
+
+fn apply(hooks: &[hooks::Hook], version: Version, tree: &mut Tree) -> Result<Applied> {
+    let applied = hooks::apply(hooks, version, |file| tree.text(file))?;
+    for (file, text) in &applied.files {
+        tree.insert(file, text.as_bytes());
+    }
+    Ok(applied)
+}
+
+/// Whether the tree carried hooks of an earlier run.
+pub fn drop_all_regions(tree: &mut Tree) -> Result<bool> {
+    let mut dropped_any = false;
+    let files: Vec<String> = tree.files.keys().filter(|path| !ours::is_ours(path)).cloned().collect();
+    for path in files {
+        let (Some(syntax), Some(source)) = (Syntax::of(&path), tree.text(&path)) else { continue };
+        let dropped = region::drop_regions(&source, syntax).with_context(|| path.clone())?;
+        if !dropped.regions.is_empty() {
+            tree.insert(&path, text::join(&dropped.lines));
+            dropped_any = true;
+        }
+    }
+    Ok(dropped_any)
+}
+
+fn has_tests(tree: &Tree) -> bool {
+    tree.files.keys().any(|path| path.starts_with("test/") && !ours::is_ours(path))
+}
+
+fn add_upstream_tests(tree: &mut Tree, version: Version) -> Result<()> {
+    let tests = upstream::tests()?;
+    for name in ["test-api.c", "test-api-fill.c", "test-stress.c", "testhelper.h"] {
+        let file = tests.files.get(name).with_context(|| format!("upstream's tests lack {name}"))?;
+        tree.files.insert(format!("test/{name}"), file.clone());
+    }
+    let adaptations = hooks::load(&util::upstream_tests_file())?;
+    apply(&adaptations, version, tree)?.ensure_complete("upstream's tests")
+}
+
+fn add_our_files(tree: &mut Tree, replace: bool) -> Result<()> {
+    for (path, file) in ours::files()? {
+        ensure!(replace || !tree.files.contains_key(&path), "upstream has a file of its own at {path}");
+        tree.files.insert(path, file);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("xtask-materialize-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        folder
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_tree() {
+        let primary = Upstream::Pinned(upstream::PRIMARY);
+        assert!(compose(&primary).unwrap() == compose(&primary).unwrap());
+    }
+
+    #[test]
+    fn a_materialized_tree_may_be_materialized_again() {
+        let folder = scratch("again");
+        let once = compose(&Upstream::Pinned(upstream::PRIMARY)).unwrap();
+        once.write(&folder).unwrap();
+        let twice = compose(&Upstream::Checkout(folder.clone())).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(once == twice);
+    }
+
+    #[test]
+    fn tests_of_a_checkout_are_left_alone() {
+        let folder = scratch("tests");
+        let mut checkout = Upstream::Pinned(upstream::PRIMARY).tree().unwrap();
+        checkout.insert("test/test-api.c", "theirs");
+        checkout.write(&folder).unwrap();
+        let tree = compose(&Upstream::Checkout(folder.clone())).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(tree.files["test/test-api.c"].bytes, b"theirs");
+        assert!(!tree.files.contains_key("test/test-stress.c"));
+    }
+
+    #[test]
+    fn upstreams_tests_come_along_where_there_are_none() {
+        let tree = compose(&Upstream::Pinned(upstream::PRIMARY)).unwrap();
+        let stress = tree.text("test/test-stress.c").unwrap();
+        assert!(stress.contains("mi_option_abandoned_reclaim_on_free") && !stress.contains("mi_arena_min_size"));
+    }
+}

@@ -1,0 +1,222 @@
+//! `cargo xtask test`: everything that must hold before a change is good, on this machine, in minutes.
+
+use crate::cmake::{self, run, Build};
+use crate::upstream::PINS;
+use crate::{consumers, fastpath, offproof, tools, util};
+use anyhow::{bail, ensure, Result};
+use std::io::Write as _;
+use std::time::Instant;
+use xshell::{cmd, Shell};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only the steps whose name contains one of these
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+    /// Name the steps, run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// How many tests a step ran; all of them passed.
+type Passed = usize;
+
+struct Step {
+    name: &'static str,
+    run: fn(&Shell) -> Result<Passed>,
+}
+
+const fn step(name: &'static str, run: fn(&Shell) -> Result<Passed>) -> Step {
+    Step { name, run }
+}
+
+const STEPS: [Step; 19] = [
+    step("fmt", |shell| once(run(cmd!(shell, "cargo fmt --all --check")))),
+    step("clippy", |shell| {
+        once(run(cmd!(shell, "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings")))
+    }),
+    step("rust tests", |shell| rust_tests(&run(cmd!(shell, "cargo test --locked --workspace"))?)),
+    step("off proof: source", |_| each(PINS, offproof::source)),
+    step("off proof: source, planted", |_| once(offproof::source_planted())),
+    step("off proof: code", |shell| PINS.into_iter().map(|pin| offproof::code(shell, pin)).sum()),
+    step("off proof: code, planted", |shell| once(offproof::code_planted(shell))),
+    step("fast path", fastpath::prove),
+    step("fast path, planted", |shell| once(fastpath::planted(shell))),
+    step("ctest: release, on", |shell| ctest(shell, &RELEASE_ON)),
+    step("ctest: release, off", |shell| ctest(shell, &RELEASE_OFF)),
+    step("ctest: debug full, on", |shell| ctest(shell, &DEBUG_ON)),
+    step("ctest: debug full, off", |shell| ctest(shell, &DEBUG_OFF)),
+    step("amalgamation, on", |shell| once(consumers::amalgamation(shell, "-DMI_PPROF=1", "on"))),
+    step("amalgamation, off", |shell| once(consumers::amalgamation(shell, "-DMI_PPROF=0", "off"))),
+    step("consumer: installed, on", |shell| installed(shell, &RELEASE_ON)),
+    step("consumer: installed, off", |shell| installed(shell, &RELEASE_OFF)),
+    step("consumer: add_subdirectory, on", |shell| once(consumers::add_subdirectory(shell, "-DMI_PPROF=ON", "on"))),
+    step("consumer: add_subdirectory, off", |shell| once(consumers::add_subdirectory(shell, "-DMI_PPROF=OFF", "off"))),
+];
+
+/// A build of the whole project by its top-level CMakeLists.txt.
+struct Config {
+    name: &'static str,
+    options: &'static [&'static str],
+    /// What the compiler must come to be told.
+    defines: &'static [&'static str],
+    /// Upstream's stress test takes minutes with full checks.
+    small_stress: bool,
+}
+
+const RELEASE_ON: Config = Config {
+    name: "release-on",
+    options: &["-DCMAKE_BUILD_TYPE=Release", "-DMI_PPROF=ON"],
+    defines: &["MI_PPROF=1", "MI_BUILD_RELEASE"],
+    small_stress: false,
+};
+const RELEASE_OFF: Config = Config {
+    name: "release-off",
+    options: &["-DCMAKE_BUILD_TYPE=Release", "-DMI_PPROF=OFF"],
+    defines: &["MI_PPROF=0", "MI_BUILD_RELEASE"],
+    small_stress: false,
+};
+const DEBUG_ON: Config = Config {
+    name: "debug-on",
+    options: &["-DCMAKE_BUILD_TYPE=Debug", "-DMI_DEBUG_FULL=ON", "-DMI_PPROF=ON"],
+    defines: &["MI_PPROF=1", "MI_DEBUG=3"],
+    small_stress: true,
+};
+const DEBUG_OFF: Config = Config {
+    name: "debug-off",
+    options: &["-DCMAKE_BUILD_TYPE=Debug", "-DMI_DEBUG_FULL=ON", "-DMI_PPROF=OFF"],
+    defines: &["MI_PPROF=0", "MI_DEBUG=3"],
+    small_stress: true,
+};
+
+pub fn execute(args: Args) -> Result<()> {
+    let wanted = |step: &&Step| args.only.is_empty() || args.only.iter().any(|name| step.name.contains(name.as_str()));
+    let steps: Vec<&Step> = STEPS.iter().filter(wanted).collect();
+    ensure!(!steps.is_empty(), "no step has such a name; see cargo xtask test --list");
+    if args.list {
+        steps.iter().for_each(|step| println!("{}", step.name));
+        return Ok(());
+    }
+
+    let shell = cmake::shell()?;
+    let reports: Vec<Report> =
+        steps.iter().enumerate().map(|(at, step)| attempt(&shell, step, at, steps.len())).collect();
+    print_table(&reports);
+    let failed = reports.iter().filter(|report| report.passed.is_none()).count();
+    let passed: usize = reports.iter().filter_map(|report| report.passed).sum();
+    println!("\n{passed} passed, {failed} failed");
+    ensure!(failed == 0, "{failed} of {} steps failed", steps.len());
+    Ok(())
+}
+
+struct Report {
+    name: &'static str,
+    passed: Option<Passed>,
+    seconds: f64,
+}
+
+fn attempt(shell: &Shell, step: &Step, at: usize, of: usize) -> Report {
+    print!("[{:>2}/{of}] {:<34}", at + 1, step.name);
+    let _ = std::io::stdout().flush();
+    let start = Instant::now();
+    let result = (step.run)(shell);
+    let seconds = start.elapsed().as_secs_f64();
+    match &result {
+        Ok(passed) => println!(" ok      {passed:>4} passed {seconds:>7.1} s"),
+        Err(error) => println!(" FAILED              {seconds:>7.1} s\n\n{error:#}\n"),
+    }
+    Report { name: step.name, passed: result.ok(), seconds }
+}
+
+fn print_table(reports: &[Report]) {
+    println!("\n{:<34} {:>7} {:>9}", "step", "passed", "seconds");
+    for report in reports {
+        let passed = report.passed.map_or("FAILED".to_string(), |passed| passed.to_string());
+        println!("{:<34} {passed:>7} {:>9.1}", report.name, report.seconds);
+    }
+    let total: f64 = reports.iter().map(|report| report.seconds).sum();
+    println!("{:<34} {:>7} {total:>9.1}", "total", "");
+}
+
+fn once<T>(result: Result<T>) -> Result<Passed> {
+    result.map(|_| 1)
+}
+
+fn each<T, const N: usize>(items: [T; N], check: fn(T) -> Result<()>) -> Result<Passed> {
+    items.into_iter().try_for_each(check)?;
+    Ok(N)
+}
+
+/// Reads `test result: ok. 46 passed; 0 failed; …`.
+fn rust_tests(output: &str) -> Result<Passed> {
+    let results = output.lines().filter_map(|line| line.trim().strip_prefix("test result: ok. ")?.split(' ').next());
+    let passed = results.filter_map(|count| count.parse::<usize>().ok()).sum();
+    ensure!(passed > 0, "no Rust test ran:\n{output}");
+    Ok(passed)
+}
+
+fn ctest(shell: &Shell, config: &Config) -> Result<Passed> {
+    let build = built(shell, config)?;
+    let (ctest, folder) = (tools::ctest()?, &build.folder);
+    let left_out: &[&str] = if config.small_stress { &["-E", "^test-stress"] } else { &[] };
+    let jobs = std::thread::available_parallelism().map_or(1, |count| count.get()).to_string();
+    let output =
+        run(cmd!(shell, "{ctest} --test-dir {folder} --no-tests=error --output-on-failure -j {jobs} {left_out...}"))?;
+    let stress = if config.small_stress { small_stress(shell, &build)? } else { 0 };
+    Ok(ctest_passed(&output)? + stress)
+}
+
+/// Reads `100% tests passed out of 4`, or `100% tests passed, 0 tests failed out of 4`.
+fn ctest_passed(output: &str) -> Result<Passed> {
+    let summary = output.lines().find_map(|line| line.strip_prefix("100% tests passed"));
+    let passed = summary.and_then(|rest| rest.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+    if passed == 0 {
+        bail!("ctest ran no test:\n{output}");
+    }
+    Ok(passed)
+}
+
+fn small_stress(shell: &Shell, build: &Build) -> Result<Passed> {
+    let folder = build.folder.join("mimalloc");
+    let (linked, preloaded) = (folder.join("mimalloc-test-stress"), folder.join("mimalloc-test-stress-dynamic"));
+    run(cmd!(shell, "{linked} 8 20 5"))?;
+    run(cmd!(shell, "{preloaded} 8 20 5").env("LD_PRELOAD", folder.join("libmimalloc-debug.so")))?;
+    Ok(2)
+}
+
+fn built(shell: &Shell, config: &Config) -> Result<Build> {
+    let build = Build::configure(shell, util::repo_root(), config.name, config.options)?;
+    config.defines.iter().try_for_each(|define| build.ensure_defines(define))?;
+    build.build(shell, &[])?;
+    Ok(build)
+}
+
+fn installed(shell: &Shell, config: &Config) -> Result<Passed> {
+    let prefix = consumers::install(shell, &built(shell, config)?)?;
+    consumers::find_package(shell, &prefix, config.name)?;
+    consumers::pkg_config(shell, &prefix)?;
+    Ok(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_from_what_the_runners_print() {
+        let output = "test result: ok. 46 passed; 0 failed; 0 ignored\ntest result: ok. 2 passed; 0 failed";
+        assert_eq!(rust_tests(output).unwrap(), 48);
+        assert!(rust_tests("test result: ok. 0 passed; 0 failed").is_err());
+        assert_eq!(ctest_passed("1/2 Test #1: a\n100% tests passed, 0 tests failed out of 12\n").unwrap(), 12);
+        assert_eq!(ctest_passed("100% tests passed out of 4").unwrap(), 4);
+        assert!(ctest_passed("No tests were found!!!").is_err());
+    }
+
+    #[test]
+    fn no_two_steps_have_one_name() {
+        let mut names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), STEPS.len());
+    }
+}
