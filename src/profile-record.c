@@ -85,12 +85,15 @@ static void* mi_prof_arena_alloc(mi_prof_arena_t* arena, size_t size) {
   return p;
 }
 
-// Make room for `size` bytes. Takes the lock, but not while it asks the system, which may call back to report a failure.
-static bool mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lock, size_t size, size_t spare_eighths) {
+// Make room for `size` bytes, unless the session is over: then nobody would give the memory back. Takes the lock, but not
+// while it asks the system, which may call back to report a failure.
+static bool mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lock, size_t session, size_t size, size_t spare_eighths) {
   size_t chunk_size = 0;
+  bool active = false;
   mi_lock(lock) {
     mi_prof_chunk_t* const spare = arena->spare;
-    if (mi_prof_arena_has_room(arena, size)) {
+    active = (mi_atomic_load_relaxed(&_mi_prof_session) == session);
+    if (!active || mi_prof_arena_has_room(arena, size)) {
       // another thread was faster
     }
     else if (spare != NULL && mi_prof_memory_reserve(spare->size, spare_eighths)) {
@@ -102,12 +105,19 @@ static bool mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lock, size_t s
       if (chunk_size > MI_PROF_CHUNK_SIZE_MAX) { chunk_size = MI_PROF_CHUNK_SIZE_MAX; }
     }
   }
-  if (chunk_size == 0) return true;
+  if (chunk_size == 0) return active;
   mi_prof_chunk_t* chunk = mi_prof_chunk_alloc(chunk_size, spare_eighths);
   if (chunk == NULL && chunk_size > MI_PROF_CHUNK_SIZE) { chunk = mi_prof_chunk_alloc(MI_PROF_CHUNK_SIZE, spare_eighths); }
   if (chunk == NULL) return false;
-  mi_lock(lock) { mi_prof_arena_add(arena, chunk); }
-  return true;
+  mi_lock(lock) {
+    active = (mi_atomic_load_relaxed(&_mi_prof_session) == session);
+    if (active) { mi_prof_arena_add(arena, chunk); }
+  }
+  if (!active) {
+    mi_prof_memory_release(chunk->size);
+    _mi_os_free(chunk, chunk->size, chunk->memid);
+  }
+  return active;
 }
 
 // With the lock: take all chunks. Then, without it, free them.
@@ -256,7 +266,7 @@ static bool mi_prof_record_add(size_t session, mi_page_t* page, mi_block_t* bloc
         shard->live_bytes += size;
       }
     }
-  } while (record == NULL && active && mi_prof_arena_grow(&shard->arena, &shard->lock, sizeof(mi_prof_record_t), 0));
+  } while (record == NULL && active && mi_prof_arena_grow(&shard->arena, &shard->lock, session, sizeof(mi_prof_record_t), 0));
   return (record != NULL);
 }
 

@@ -113,6 +113,6 @@ static const mi_prof_stack_t* mi_prof_stack_intern(size_t session, const uintptr
       if (active) { stack = mi_prof_stack_find(shard, hash, frames, depth); }
       if (active && stack == NULL) { stack = mi_prof_stack_add(shard, hash, frames, depth); }
     }
-  } while (stack == NULL && active && mi_prof_arena_grow(&shard->arena, &shard->lock, mi_prof_stack_size(depth), MI_PROF_STACK_SPARE_EIGHTHS));
+  } while (stack == NULL && active && mi_prof_arena_grow(&shard->arena, &shard->lock, session, mi_prof_stack_size(depth), MI_PROF_STACK_SPARE_EIGHTHS));
   return (stack != NULL ? stack : &mi_prof_stack_other);
 }

@@ -154,6 +154,7 @@ static void mi_prof_drop(void) {
 // Record a sample. Called outside of all locks.
 static void mi_prof_record(mi_prof_tld_t* tld, mi_page_t* page, mi_block_t* block, size_t size) {
   if mi_unlikely(tld->in_profiler) { mi_prof_drop(); return; }
+  const int err = errno;      // an allocation that succeeds leaves it alone
   tld->in_profiler = true;
   uintptr_t frames[MI_PROF_MAX_DEPTH];
   const size_t max_depth = mi_atomic_load_relaxed(&mi_prof.depth);
@@ -163,10 +164,11 @@ static void mi_prof_record(mi_prof_tld_t* tld, mi_page_t* page, mi_block_t* bloc
   if (mi_prof_record_add(tld->session, page, block, size, weight, stack)) {
     page->flags.x.has_metadata = true;
   }
-  else {
+  else if (mi_atomic_load_relaxed(&_mi_prof_session) == tld->session) {   // if it is over, nothing is missing
     mi_prof_drop();
   }
   tld->in_profiler = false;
+  errno = err;
 }
 
 // `p` was due and has just been popped from `page->free`, for a request of `size` bytes with padding.
@@ -382,10 +384,12 @@ void _mi_prof_estimate(size_t size, double* objects, double* bytes) {
 #define MI_PROF_MAX_MODULES   (2048)
 #define MI_PROF_MAX_NAMES     (512*MI_KiB)
 
-// Always shown: who asked for a profile and gets none must hear of it.
+// Always shown: who asked for a profile and gets none must hear of it. A long path is cut, as messages have a limit.
 static bool mi_prof_dump_failed(const char* path, const char* reason, int code) {
-  if (code != 0) { _mi_message("warning: unable to write the heap profile '%s': %s (error %d)\n", path, reason, code); }
-            else { _mi_message("warning: unable to write the heap profile '%s': %s\n", path, reason); }
+  char shown[256];
+  _mi_strlcpy(shown, path, sizeof(shown));
+  if (code != 0) { _mi_message("warning: unable to write the heap profile '%s': %s (error %d)\n", shown, reason, code); }
+            else { _mi_message("warning: unable to write the heap profile '%s': %s\n", shown, reason); }
   return false;
 }
 
@@ -488,8 +492,12 @@ void _mi_prof_process_init(void) {
   if (done || _mi_preloading()) return;
   done = true;
   if (_mi_prof_prim_is_setuid()) return;  // the environment is not to be trusted
-  const int err = _mi_getenv("mimalloc_prof_dump_at_exit", mi_prof_exit_path, sizeof(mi_prof_exit_path));
-  if (err != 0) { mi_prof_exit_path[0] = 0; }
+  #if (MI_MALLOC_VERSION < 20500)     // returns a boolean
+  const bool found = _mi_getenv("mimalloc_prof_dump_at_exit", mi_prof_exit_path, sizeof(mi_prof_exit_path));
+  #else
+  const bool found = (_mi_getenv("mimalloc_prof_dump_at_exit", mi_prof_exit_path, sizeof(mi_prof_exit_path)) == 0);
+  #endif
+  if (!found) { mi_prof_exit_path[0] = 0; }
   if (mi_option_is_enabled(mi_option_prof)) { mi_prof_start(0); }
 }
 

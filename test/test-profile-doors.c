@@ -362,6 +362,9 @@ static void test_realloc(void) {
     resize(p, mi_realloc(p, 90), 190, 90, 0);
     #endif
     // what fails changes nothing
+    p = test_use(mi_realloc(p, 90));
+    expect_sync();
+    check(prof_bytes() == 90);
     mi_register_output(&ignore_output, NULL);
     mi_register_error(&ignore_error, NULL);
     check(mi_realloc(p, too_large) == NULL);
@@ -722,6 +725,8 @@ typedef struct remote_s {
 
 static remote_t remote;
 
+#define HOLEY_SIZE     (720)        // few others are of this size
+
 static void remote_add(void* p, size_t size) {
   remote.blocks[remote.count] = test_use(p);
   remote.sizes[remote.count++] = size;
@@ -873,6 +878,88 @@ static void test_abandoned(bool reclaim_on_free) {
   mi_option_set_enabled(mi_option_abandoned_reclaim_on_free, false);
 }
 
+// Allocate, free every other block and exit.
+static void holey_owner(void* arg) {
+  (void)arg;
+  remote.count = 0;
+  remote.bytes = 0;
+  for (size_t k = 0; k < REMOTE_SMALL; k++) { remote_add(mi_malloc(HOLEY_SIZE), HOLEY_SIZE); }
+  for (size_t k = 1; k < REMOTE_SMALL; k += 2) { mi_free(remote.blocks[k]); }
+}
+
+// Nothing of what another thread drew for the blocks in its pages holds for the one that reclaims them.
+static void test_abandoned_before(size_t rate_before) {
+  test_begin(rate_before == 0 ? "reclaimed pages that were abandoned before the start" : "reclaimed pages that were abandoned in an earlier session");
+  mi_option_enable(mi_option_abandoned_reclaim_on_free);
+  test_thread_t thread;
+  if (rate_before > 0) { start(rate_before); }
+  test_thread_start(&thread, &holey_owner, NULL);
+  test_thread_join(&thread);
+  if (rate_before > 0) { stop(); }
+  start(1);
+  mi_free(test_use(mi_malloc(16)));       // this thread takes part now
+  mi_free(remote.blocks[0]);              // reclaims
+  expect_as(0, 0, "free of a block from before the start");
+  static void* blocks[REMOTE_SMALL];
+  for (size_t i = 0; i < REMOTE_SMALL; i++) {
+    blocks[i] = test_use(mi_malloc(HOLEY_SIZE));
+    expect_as(1, HOLEY_SIZE, "allocation in a reclaimed page");
+  }
+  for (size_t i = 0; i < REMOTE_SMALL; i++) {
+    mi_free(blocks[i]);
+    expect_as(-1, -HOLEY_SIZE, "free in a reclaimed page");
+    if (i % 2 == 0 && i > 0) { mi_free(remote.blocks[i]); }
+  }
+  expect_as(0, 0, "free of blocks from before the start");
+  check_eq(prof_records(), 0);
+  stop();
+  mi_option_disable(mi_option_abandoned_reclaim_on_free);
+}
+
+/* -----------------------------------------------------------
+  The profiler does not change how pages are used
+----------------------------------------------------------- */
+
+static bool mi_cdecl count_area(const mi_heap_t* heap, const mi_heap_area_t* area, void* block, size_t block_size, void* arg) {
+  (void)heap; (void)block; (void)block_size;
+  *(size_t*)arg += area->reserved;
+  return true;
+}
+
+// The memory that the pages of a program take in the end.
+static size_t page_bytes(size_t rate) {
+  static void* blocks[20000];
+  const size_t n = (SCALE > 1 ? 20000 : 4000);
+  if (rate > 0) { start(rate); }
+  mi_heap_t* const heap = mi_heap_new();
+  uint64_t random = 5;
+  memset(blocks, 0, sizeof(blocks));
+  for (size_t step = 0; step < 20*n; step++) {
+    void** const slot = &blocks[test_random(&random) % n];
+    if (*slot == NULL) { *slot = test_use(mi_heap_malloc(heap, 1 + test_random(&random) % 300)); }
+    else if (test_random(&random) % 3 != 0) { mi_free(*slot); *slot = NULL; }
+  }
+  size_t bytes = 0;
+  mi_heap_visit_blocks(heap, false, &count_area, &bytes);
+  for (size_t i = 0; i < n; i++) { mi_free(blocks[i]); }
+  mi_heap_delete(heap);
+  if (rate > 0) {
+    check_eq(prof_records(), 0);
+    stop();
+  }
+  return bytes;
+}
+
+static void test_footprint(void) {
+  test_begin("a program needs as many pages with profiling on as off");
+  const size_t off = page_bytes(0);
+  static const size_t rates[] = { 1, 512, 65536, 524288 };
+  for (size_t i = 0; i < sizeof(rates)/sizeof(rates[0]); i++) {
+    const size_t on = page_bytes(rates[i]);
+    check_between((double)on, 0.9*(double)off, 1.1*(double)off + 2*65536);
+  }
+}
+
 /* -----------------------------------------------------------
   A random program at rates where most blocks are not sampled
 ----------------------------------------------------------- */
@@ -1007,6 +1094,9 @@ int main(void) {
   test_remote_main();
   test_abandoned(false);
   test_abandoned(true);
+  test_abandoned_before(0);
+  test_abandoned_before(524288);
+  test_footprint();
   test_random_programs();
   return test_done("test-profile-doors");
 }
