@@ -5,11 +5,13 @@ mod consumers;
 mod demo;
 mod doctor;
 mod fastpath;
+mod fuzz;
 mod hooks;
 mod materialize;
 mod offproof;
 mod ours;
 mod profile;
+mod readme;
 mod reapply;
 mod region;
 mod scope;
@@ -22,6 +24,8 @@ mod tree;
 mod upstream;
 mod util;
 mod version;
+#[allow(dead_code)] // until test-all calls it
+mod workflows;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -36,6 +40,8 @@ enum Command {
     Reapply(reapply::Args),
     /// Run everything that must hold before a change is good, in minutes
     Test(test::Args),
+    /// Fuzz the allocator with the profiler in it, against a model of what is live
+    Fuzz(fuzz::Args),
     /// Say which tools are there, which are missing and which install themselves
     Doctor,
     /// Build the library and show what it finds, in an example and in programs that were not changed for it
@@ -49,6 +55,7 @@ fn main() -> ExitCode {
         Command::Materialize(args) => materialize::run(args),
         Command::Reapply(args) => reapply::run(args),
         Command::Test(args) => test::execute(args),
+        Command::Fuzz(args) => fuzz::run(args),
         Command::Doctor => doctor::run(),
         Command::Demo => demo::run(),
         Command::Top(args) => top::run(args),

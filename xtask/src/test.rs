@@ -2,7 +2,7 @@
 
 use crate::cmake::{self, run, Build};
 use crate::upstream::PINS;
-use crate::{consumers, fastpath, offproof, tools, util};
+use crate::{consumers, fastpath, offproof, readme, tools, util};
 use anyhow::{bail, ensure, Result};
 use std::io::Write as _;
 use std::time::Instant;
@@ -30,7 +30,7 @@ const fn step(name: &'static str, run: fn(&Shell) -> Result<Passed>) -> Step {
     Step { name, run }
 }
 
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 22] = [
     step("fmt", |shell| once(run(cmd!(shell, "cargo fmt --all --check")))),
     step("clippy", |shell| {
         once(run(cmd!(shell, "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings")))
@@ -46,12 +46,15 @@ const STEPS: [Step; 19] = [
     step("ctest: release, off", |shell| ctest(shell, &RELEASE_OFF)),
     step("ctest: debug full, on", |shell| ctest(shell, &DEBUG_ON)),
     step("ctest: debug full, off", |shell| ctest(shell, &DEBUG_OFF)),
+    step("sampling upstream's tests: release", |shell| sampled(shell, &RELEASE_ON)),
+    step("sampling upstream's tests: debug", |shell| sampled(shell, &DEBUG_ON)),
     step("amalgamation, on", |shell| once(consumers::amalgamation(shell, "-DMI_PPROF=1", "on"))),
     step("amalgamation, off", |shell| once(consumers::amalgamation(shell, "-DMI_PPROF=0", "off"))),
     step("consumer: installed, on", |shell| installed(shell, &RELEASE_ON)),
     step("consumer: installed, off", |shell| installed(shell, &RELEASE_OFF)),
     step("consumer: add_subdirectory, on", |shell| once(consumers::add_subdirectory(shell, "-DMI_PPROF=ON", "on"))),
     step("consumer: add_subdirectory, off", |shell| once(consumers::add_subdirectory(shell, "-DMI_PPROF=OFF", "off"))),
+    step("readme commands", readme::commands),
 ];
 
 /// A build of the whole project by its top-level CMakeLists.txt.
@@ -182,6 +185,22 @@ fn small_stress(shell: &Shell, build: &Build) -> Result<Passed> {
     run(cmd!(shell, "{linked} 8 20 5"))?;
     run(cmd!(shell, "{preloaded} 8 20 5").env("LD_PRELOAD", folder.join("libmimalloc-debug.so")))?;
     Ok(2)
+}
+
+/// Upstream's own tests pass while everything is sampled, most blocks are, and some are.
+fn sampled(shell: &Shell, config: &Config) -> Result<Passed> {
+    let folder = built(shell, config)?.folder.join("mimalloc");
+    let small_stress: &[&str] = &["8", "20", "5"];
+    let tests = [("api", &[][..]), ("api-fill", &[]), ("stress", small_stress)];
+    let rates = ["1", "64", "4096"];
+    for rate in rates {
+        for (test, args) in tests {
+            let program = folder.join(format!("mimalloc-test-{test}"));
+            let command = cmd!(shell, "{program} {args...}");
+            run(command.env("MIMALLOC_PROF", "1").env("MIMALLOC_PROF_SAMPLE_RATE", rate))?;
+        }
+    }
+    Ok(tests.len() * rates.len())
 }
 
 fn built(shell: &Shell, config: &Config) -> Result<Build> {
