@@ -46,6 +46,21 @@ allocated. The output depends only on the bytes given, not on how these were cut
 #define MI_GZIP_IS_MATCH     (256)
 #define MI_GZIP_TOKEN_SYM    (511)
 
+// An alphabet with its code: per symbol the bits, first bit lowest, and in the upper 8 bits how many.
+typedef struct mi_huff_s {
+  uint32_t code[MI_DEFLATE_LITLENS + 2];                // the fixed code counts 2 unused symbols
+  uint8_t  len[MI_DEFLATE_LITLENS + 2];
+} mi_huff_t;
+
+// The code lengths of a block in the alphabet of `mi_prelen_t`: runs are folded.
+typedef struct mi_prelens_s {
+  size_t   count;
+  size_t   order_count;                                 // lengths of the lengths to write
+  uint8_t  sym[MI_DEFLATE_LITLENS + MI_DEFLATE_DISTS];
+  uint8_t  extra[MI_DEFLATE_LITLENS + MI_DEFLATE_DISTS];
+  mi_huff_t huff;
+} mi_prelens_t;
+
 typedef struct mi_gzip_s {
   mi_prof_write_fun* write;
   void*     arg;
@@ -68,6 +83,12 @@ typedef struct mi_gzip_s {
   uint32_t  tokens[MI_GZIP_TOKENS];
   uint32_t  sym_freq[MI_GZIP_TOKEN_SYM+1];
   uint32_t  dist_freq[MI_DEFLATE_DISTS];
+  // how to write it; here, as a thread that dumps may have a small stack
+  uint32_t     lit_freq[MI_DEFLATE_LITLENS];
+  mi_huff_t    lit;
+  mi_huff_t    dist;
+  uint8_t      lens[MI_DEFLATE_LITLENS + MI_DEFLATE_DISTS];
+  mi_prelens_t pre;
   // matches
   uint32_t  head[(size_t)1 << MI_GZIP_HASH_BITS];       // hash to the last stream position
   uint16_t  prev[MI_GZIP_WINDOW];                       // position to the distance of the one before with that hash, or 0
@@ -149,12 +170,6 @@ static void mi_gzip_align(mi_gzip_t* z) {
   Huffman codes
 ----------------------------------------------------------- */
 
-// An alphabet with its code: per symbol the bits, first bit lowest, and in the upper 8 bits how many.
-typedef struct mi_huff_s {
-  uint32_t code[MI_DEFLATE_LITLENS + 2];                // the fixed code counts 2 unused symbols
-  uint8_t  len[MI_DEFLATE_LITLENS + 2];
-} mi_huff_t;
-
 #define MI_HUFF_COUNT_SHIFT  (24)
 #define MI_HUFF_BITS         ((1U << MI_HUFF_COUNT_SHIFT) - 1)
 
@@ -230,15 +245,6 @@ static void mi_huff_build(mi_huff_t* h, const uint32_t* freq, size_t symbols, si
   }
   mi_huff_assign(h, symbols);
 }
-
-// The code lengths of a block in the alphabet of `mi_prelen_t`: runs are folded.
-typedef struct mi_prelens_s {
-  size_t   count;
-  size_t   order_count;                                 // lengths of the lengths to write
-  uint8_t  sym[MI_DEFLATE_LITLENS + MI_DEFLATE_DISTS];
-  uint8_t  extra[MI_DEFLATE_LITLENS + MI_DEFLATE_DISTS];
-  mi_huff_t huff;
-} mi_prelens_t;
 
 static const uint8_t mi_prelen_order[MI_DEFLATE_PRELENS] = { 16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15 };
 
@@ -321,8 +327,9 @@ static void mi_gzip_put_stored(mi_gzip_t* z, bool last) {
 
 static void mi_gzip_put_block(mi_gzip_t* z, bool last) {
   // fold the lengths into their codes
-  uint32_t freq[MI_DEFLATE_LITLENS] = { 0 };
+  uint32_t* const freq = z->lit_freq;
   size_t   extra = 0;
+  _mi_memzero(freq, sizeof(z->lit_freq));
   _mi_memcpy(freq, z->sym_freq, MI_GZIP_IS_MATCH * sizeof(freq[0]));
   freq[MI_DEFLATE_END] = 1;
   for (size_t len3 = 0; len3 < 256; len3++) {
@@ -333,23 +340,24 @@ static void mi_gzip_put_block(mi_gzip_t* z, bool last) {
   for (size_t i = 4; i < MI_DEFLATE_DISTS; i++) { extra += z->dist_freq[i] * (i/2 - 1); }
 
   // the best code for this block
-  mi_huff_t lit, dist;
-  mi_huff_build(&lit, freq, MI_DEFLATE_LITLENS, MI_DEFLATE_MAX_BITS);
-  mi_huff_build(&dist, z->dist_freq, MI_DEFLATE_DISTS, MI_DEFLATE_MAX_BITS);
-  size_t lits = MI_DEFLATE_LITLENS;  while (lits > 257 && lit.len[lits-1] == 0) { lits--; }
-  size_t dists = MI_DEFLATE_DISTS;   while (dists > 1 && dist.len[dists-1] == 0) { dists--; }
-  uint8_t lens[MI_DEFLATE_LITLENS + MI_DEFLATE_DISTS];
-  _mi_memcpy(lens, lit.len, lits);
-  _mi_memcpy(lens + lits, dist.len, dists);
-  mi_prelens_t pre;
-  size_t dynamic_bits = 14 + mi_prelens_build(&pre, lens, lits + dists) + extra;
+  mi_huff_t* const lit = &z->lit;
+  mi_huff_t* const dist = &z->dist;
+  mi_huff_build(lit, freq, MI_DEFLATE_LITLENS, MI_DEFLATE_MAX_BITS);
+  mi_huff_build(dist, z->dist_freq, MI_DEFLATE_DISTS, MI_DEFLATE_MAX_BITS);
+  size_t lits = MI_DEFLATE_LITLENS;  while (lits > 257 && lit->len[lits-1] == 0) { lits--; }
+  size_t dists = MI_DEFLATE_DISTS;   while (dists > 1 && dist->len[dists-1] == 0) { dists--; }
+  uint8_t* const lens = z->lens;
+  _mi_memcpy(lens, lit->len, lits);
+  _mi_memcpy(lens + lits, dist->len, dists);
+  mi_prelens_t* const pre = &z->pre;
+  size_t dynamic_bits = 14 + mi_prelens_build(pre, lens, lits + dists) + extra;
   size_t fixed_bits = extra;
   for (size_t i = 0; i < MI_DEFLATE_LITLENS; i++) {
-    dynamic_bits += freq[i] * lit.len[i];
+    dynamic_bits += freq[i] * lit->len[i];
     fixed_bits   += freq[i] * (i < 144 ? 8 : (i < 256 ? 9 : (i < 280 ? 7 : 8)));
   }
   for (size_t i = 0; i < MI_DEFLATE_DISTS; i++) {
-    dynamic_bits += z->dist_freq[i] * dist.len[i];
+    dynamic_bits += z->dist_freq[i] * dist->len[i];
     fixed_bits   += z->dist_freq[i] * 5;
   }
   // a stored block needs its input in the buffer still
@@ -359,22 +367,22 @@ static void mi_gzip_put_block(mi_gzip_t* z, bool last) {
     mi_gzip_put_stored(z, last);
   }
   else if (fixed_bits <= dynamic_bits) {
-    for (size_t i = 0; i < MI_DEFLATE_LITLENS + 2; i++) { lit.len[i] = (i < 144 ? 8 : (i < 256 ? 9 : (i < 280 ? 7 : 8))); }
-    for (size_t i = 0; i < MI_DEFLATE_DISTS; i++)       { dist.len[i] = 5; }
-    mi_huff_assign(&lit, MI_DEFLATE_LITLENS + 2);
-    mi_huff_assign(&dist, MI_DEFLATE_DISTS);
+    for (size_t i = 0; i < MI_DEFLATE_LITLENS + 2; i++) { lit->len[i] = (i < 144 ? 8 : (i < 256 ? 9 : (i < 280 ? 7 : 8))); }
+    for (size_t i = 0; i < MI_DEFLATE_DISTS; i++)       { dist->len[i] = 5; }
+    mi_huff_assign(lit, MI_DEFLATE_LITLENS + 2);
+    mi_huff_assign(dist, MI_DEFLATE_DISTS);
     mi_gzip_put_bits(z, (last ? 1 : 0) | (1 << 1), 3);
-    mi_gzip_put_tokens(z, &lit, &dist);
+    mi_gzip_put_tokens(z, lit, dist);
   }
   else {
     mi_gzip_put_bits(z, (last ? 1 : 0) | (2 << 1), 3);
-    mi_gzip_put_bits(z, (lits - 257) | ((dists - 1) << 5) | ((pre.order_count - 4) << 10), 14);
-    for (size_t i = 0; i < pre.order_count; i++) { mi_gzip_put_bits(z, pre.huff.len[mi_prelen_order[i]], 3); }
-    for (size_t i = 0; i < pre.count; i++) {
-      mi_gzip_put_code(z, pre.huff.code[pre.sym[i]]);
-      mi_gzip_put_bits(z, pre.extra[i], mi_prelen_extra_bits(pre.sym[i]));
+    mi_gzip_put_bits(z, (lits - 257) | ((dists - 1) << 5) | ((pre->order_count - 4) << 10), 14);
+    for (size_t i = 0; i < pre->order_count; i++) { mi_gzip_put_bits(z, pre->huff.len[mi_prelen_order[i]], 3); }
+    for (size_t i = 0; i < pre->count; i++) {
+      mi_gzip_put_code(z, pre->huff.code[pre->sym[i]]);
+      mi_gzip_put_bits(z, pre->extra[i], mi_prelen_extra_bits(pre->sym[i]));
     }
-    mi_gzip_put_tokens(z, &lit, &dist);
+    mi_gzip_put_tokens(z, lit, dist);
   }
   z->block_size = 0;
   z->token_count = 0;

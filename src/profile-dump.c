@@ -47,6 +47,7 @@ static bool mi_prof_write_file(const mi_prof_snapshot_t* snapshot, bool text, co
 }
 
 static bool mi_prof_dump_as(const char* path, bool text) {
+  const int err = errno;
   if (path == NULL || path[0] == 0) return mi_prof_dump_failed("", "no path is given", 0);
   mi_prof_snapshot_t snapshot;
   _mi_memzero(&snapshot, sizeof(snapshot));
@@ -77,6 +78,7 @@ static bool mi_prof_dump_as(const char* path, bool text) {
   }
   mi_prof_block_free(&modules);
   mi_prof_block_free(&samples);
+  if (ok) { errno = err; }
   return ok;
 }
 

@@ -58,7 +58,7 @@ typedef struct mi_text_s {
   void*  arg;
   bool   ok;                  // false once a write failed
   size_t used;
-  char   buf[8*MI_KiB];       // on the stack
+  char   buf[2*MI_KiB];       // on the stack, which may be small
 } mi_text_t;
 
 #define MI_TEXT_PIECE  (256)  // most bytes that are appended at a time

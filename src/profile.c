@@ -299,6 +299,7 @@ static uint64_t mi_prof_random_seed(void) {
 
 bool mi_prof_start_seeded(size_t sample_rate, uint64_t seed) mi_attr_noexcept {
   if (mi_prof_is_enabled()) return true;
+  const int err = errno;
   mi_prof_init_once();
   if (sample_rate == 0) { sample_rate = mi_prof_option(mi_option_prof_sample_rate, "prof_sample_rate", 1, LONG_MAX, 524288); }
   if (sample_rate > SIZE_MAX/128) { sample_rate = SIZE_MAX/128; }   // so that no interval overflows
@@ -314,6 +315,7 @@ bool mi_prof_start_seeded(size_t sample_rate, uint64_t seed) mi_attr_noexcept {
   // the calling thread takes part from now on; others when they next miss the fast path
   mi_heap_t* const heap = mi_prim_get_default_heap();
   if (mi_heap_is_initialized(heap) && heap->tld->prof.session != mi_atomic_load_relaxed(&_mi_prof_session)) { mi_prof_thread_join(heap->tld); }
+  errno = err;
   return true;
 }
 

@@ -97,15 +97,54 @@ impl Plan {
         Ok(())
     }
 
-    /// Every new text lies on disk before the first file is replaced.
+    /// Every new text lies on disk before the first file is replaced. If one cannot be, the others get their old
+    /// content back.
     pub fn carry_out(&self, checkout: &Path) -> Result<()> {
         let stage = |(path, file): (&String, &File)| Staged::write(&checkout.join(path), &file.bytes, file.executable);
         let staged: Vec<Staged> = self.writes.iter().map(stage).collect::<Result<_>>()?;
-        staged.into_iter().try_for_each(Staged::commit)?;
-        for path in &self.removals {
-            std::fs::remove_file(checkout.join(path)).with_context(|| format!("{path}: cannot be removed"))?;
+        let old = self.writes.keys().chain(&self.removals).map(|path| Old::read(checkout.join(path)));
+        let old: Vec<Old> = old.collect::<Result<_>>()?;
+        let replaced = staged.into_iter().try_for_each(Staged::commit).and_then(|()| self.remove_stale(checkout));
+        replaced.map_err(|error| match old.iter().try_for_each(Old::restore) {
+            Ok(()) => error.context("nothing was changed"),
+            Err(worse) => error.context(format!("{worse:#}: the checkout is in between; repair it with git")),
+        })
+    }
+
+    fn remove_stale(&self, checkout: &Path) -> Result<()> {
+        self.removals.iter().try_for_each(|path| {
+            std::fs::remove_file(checkout.join(path)).with_context(|| format!("{path}: cannot be removed"))
+        })
+    }
+}
+
+/// A file as it was before it was replaced, or that there was none.
+struct Old {
+    path: PathBuf,
+    content: Option<(Vec<u8>, std::fs::Permissions)>,
+}
+
+impl Old {
+    fn read(path: PathBuf) -> Result<Old> {
+        if !path.exists() {
+            return Ok(Old { path, content: None });
         }
-        Ok(())
+        let permissions = std::fs::metadata(&path).with_context(|| path.display().to_string())?.permissions();
+        let bytes = util::read(&path)?;
+        Ok(Old { path, content: Some((bytes, permissions)) })
+    }
+
+    fn restore(&self) -> Result<()> {
+        let path = &self.path;
+        match &self.content {
+            None if !path.exists() => Ok(()),
+            None => std::fs::remove_file(path).with_context(|| path.display().to_string()),
+            Some((bytes, _)) if std::fs::read(path).is_ok_and(|now| now == *bytes) => Ok(()),
+            Some((bytes, permissions)) => {
+                util::write_atomic(path, bytes, false)?;
+                std::fs::set_permissions(path, permissions.clone()).with_context(|| path.display().to_string())
+            }
+        }
     }
 }
 

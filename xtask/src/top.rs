@@ -272,8 +272,9 @@ impl<'a> Sums<'a> {
 
 impl Amount {
     fn add(&mut self, other: Amount) {
-        self.bytes += other.bytes;
-        self.objects += other.objects;
+        // A file may hold any numbers.
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.objects = self.objects.saturating_add(other.objects);
     }
 }
 
