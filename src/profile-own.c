@@ -53,6 +53,10 @@ typedef void (mi_prof_fun_t)(void);
   #endif
 #endif
 
+#if !defined(__cplusplus)
+mi_prof_decl_extern void* mi_heap_umalloc(mi_heap_t* heap, size_t size, size_t* usable);    // no header has it
+#endif
+
 static mi_prof_fun_t* const mi_prof_entries[] = {
   MI_PROF_FUN(mi_malloc), MI_PROF_FUN(mi_calloc), MI_PROF_FUN(mi_realloc), MI_PROF_FUN(mi_zalloc),
   MI_PROF_FUN(mi_malloc_small), MI_PROF_FUN(mi_zalloc_small), MI_PROF_FUN(mi_mallocn), MI_PROF_FUN(mi_reallocn), MI_PROF_FUN(mi_reallocf),
@@ -73,7 +77,7 @@ static mi_prof_fun_t* const mi_prof_entries[] = {
 
   MI_PROF_FUN(mi_heap_malloc), MI_PROF_FUN(mi_heap_zalloc), MI_PROF_FUN(mi_heap_mallocn), MI_PROF_FUN(mi_heap_malloc_small),
   #if !defined(__cplusplus)   // only inline in C++
-  MI_PROF_FUN(mi_heap_calloc), MI_PROF_FUN(mi_heap_zalloc_small),
+  MI_PROF_FUN(mi_heap_calloc), MI_PROF_FUN(mi_heap_zalloc_small), MI_PROF_FUN(mi_heap_umalloc),
   #endif
   MI_PROF_FUN(mi_heap_realloc), MI_PROF_FUN(mi_heap_reallocn),
   MI_PROF_FUN(mi_heap_reallocf), MI_PROF_FUN(mi_heap_rezalloc), MI_PROF_FUN(mi_heap_recalloc), MI_PROF_FUN(mi_heap_strdup), MI_PROF_FUN(mi_heap_strndup),

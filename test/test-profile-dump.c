@@ -484,7 +484,8 @@ static void test_bad_use(void) {
   dump_fails("/dev/full", "a device");
   struct rlimit old_limit, limit;
   check(getrlimit(RLIMIT_FSIZE, &old_limit) == 0);
-  for (rlim_t max = 0; max <= 256; max += 64) {     // from nothing to a part
+  // Not where an emulator would hit the limit with files of its own.
+  for (rlim_t max = 0; max <= 256 && getenv("MI_TEST_EMULATED") == NULL; max += 64) {     // from nothing to a part
     limit = old_limit;
     limit.rlim_cur = max;
     check(setrlimit(RLIMIT_FSIZE, &limit) == 0);

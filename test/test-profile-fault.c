@@ -182,22 +182,38 @@ static bool session_with_failures(size_t from, size_t to) {
   return (failures > 0);
 }
 
+static const char* self;        // how to run this program
+
+// What the child process of such a session returns.
+#define SESSION_FAILED    (10)
+#define SESSION_COMPLETE  (11)
+
+static int first_session(size_t from, size_t to) {
+  const bool failed = session_with_failures(from, to);
+  return (test_failures != 0 ? 1 : (failed ? SESSION_FAILED : SESSION_COMPLETE));
+}
+
 // The same as the first session of a process, where there are no chunks from before. Returns whether a call failed.
 static bool first_session_with_failures(size_t from, size_t to) {
   #if defined(_WIN32)
-  return session_with_failures(from, to);
+  char command[600];
+  snprintf(command, sizeof(command), "\"\"%.300s\" first %llu %llu\"", self, (unsigned long long)from, (unsigned long long)to);
+  fflush(stdout);
+  const int status = system(command);
+  check(status == SESSION_FAILED || status == SESSION_COMPLETE);
+  return (status == SESSION_FAILED);
   #else
   fflush(stdout);
   const pid_t pid = fork();
   if (pid == 0) {
-    const bool failed = session_with_failures(from, to);
+    const int result = first_session(from, to);
     fflush(stdout);
-    _exit(test_failures != 0 ? 1 : (failed ? 10 : 11));
+    _exit(result);
   }
   int status = 0;
   check(pid > 0 && waitpid(pid, &status, 0) == pid);
-  check(WIFEXITED(status) && WEXITSTATUS(status) >= 10);
-  return (WIFEXITED(status) && WEXITSTATUS(status) == 10);
+  check(WIFEXITED(status) && (WEXITSTATUS(status) == SESSION_FAILED || WEXITSTATUS(status) == SESSION_COMPLETE));
+  return (WIFEXITED(status) && WEXITSTATUS(status) == SESSION_FAILED);
   #endif
 }
 
@@ -287,7 +303,7 @@ static void test_limit(size_t max, bool first) {
   const size_t bytes = os_bytes - start_bytes;
   const summary_t s1 = summary();
   check_eq(s1.dropped, 1);
-  if (max >= LIMIT_ORDERED) { check(s1.other > 0); }
+  if (max >= LIMIT_ORDERED && sizeof(void*) > 4) { check(s1.other > 0); }     // on 32 bits all stacks may fit
   check_eq(s1.records, first_drop - 1);
   check(bytes <= max);
   os_fail(0, 0);
@@ -411,7 +427,6 @@ static void test_invariant(void) {
 }
 
 int main(int argc, char** argv) {
-  (void)argc;
   if (!has_seams()) {
     printf("skipped: the library's internals are hidden\n");
     return 0;
@@ -421,6 +436,10 @@ int main(int argc, char** argv) {
   mi_option_set(mi_option_prof_max_bytes, 0);
   os_alloc = _mi_prof_os_alloc;
   _mi_prof_os_alloc = &failing_os_alloc;
+  self = argv[0];
+  if (argc == 4 && strcmp(argv[1], "first") == 0) {
+    return first_session((size_t)strtoull(argv[2], NULL, 10), (size_t)strtoull(argv[3], NULL, 10));
+  }
   test_failing_calls_first();
   test_failing_first_session();
   test_limits();
