@@ -17,6 +17,7 @@ mod region;
 mod scope;
 mod symbols;
 mod test;
+mod test_all;
 mod text;
 mod tools;
 mod top;
@@ -40,6 +41,8 @@ enum Command {
     Reapply(reapply::Args),
     /// Run everything that must hold before a change is good, in minutes
     Test(test::Args),
+    /// The same for every system and toolchain that this machine can build for, run or emulate
+    TestAll(test_all::Args),
     /// Fuzz the allocator with the profiler in it, against a model of what is live
     Fuzz(fuzz::Args),
     /// Say which tools are there, which are missing and which install themselves
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Materialize(args) => materialize::run(args),
         Command::Reapply(args) => reapply::run(args),
         Command::Test(args) => test::execute(args),
+        Command::TestAll(args) => test_all::execute(args),
         Command::Fuzz(args) => fuzz::run(args),
         Command::Doctor => doctor::run(),
         Command::Demo => demo::run(),

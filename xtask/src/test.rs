@@ -21,16 +21,16 @@ pub struct Args {
 /// How many tests a step ran; all of them passed.
 type Passed = usize;
 
-struct Step {
-    name: &'static str,
-    run: fn(&Shell) -> Result<Passed>,
+pub struct Step {
+    pub name: &'static str,
+    pub run: fn(&Shell) -> Result<Passed>,
 }
 
 const fn step(name: &'static str, run: fn(&Shell) -> Result<Passed>) -> Step {
     Step { name, run }
 }
 
-const STEPS: [Step; 22] = [
+pub const STEPS: [Step; 22] = [
     step("fmt", |shell| once(run(cmd!(shell, "cargo fmt --all --check")))),
     step("clippy", |shell| {
         once(run(cmd!(shell, "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings")))

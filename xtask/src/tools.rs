@@ -28,6 +28,9 @@ pub const NINJA: Wheel = Wheel {
     programs: &["bin/ninja", "bin/ninja.exe", "Scripts/ninja.exe", "ninja/data/bin/ninja"],
 };
 
+/// A compiler that brings the libraries of many systems.
+pub const ZIG: Wheel = Wheel { name: "ziglang", version: "0.17.1", programs: &["ziglang/zig", "ziglang/zig.exe"] };
+
 /// Where a tool comes from, before anything is installed.
 pub enum Source {
     /// On PATH and good enough.
@@ -165,7 +168,7 @@ impl Wheel {
     }
 }
 
-fn obtain(wheel: &Wheel) -> Result<PathBuf> {
+pub fn obtain(wheel: &Wheel) -> Result<PathBuf> {
     match wheel.source() {
         Source::Path(program) | Source::Provisioned(program) => Ok(program),
         Source::Missing(reason) => wheel.provision(&reason),

@@ -1,0 +1,240 @@
+//! What the targets need beyond a C compiler, and how it gets here: by apt on Debian and Ubuntu as root, from a pinned
+//! Python wheel, or not at all.
+
+use crate::tools::{self, Source, Wheel};
+use anyhow::{ensure, Context, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Something that may be missing.
+pub struct Need {
+    pub what: &'static str,
+    pub why: &'static str,
+    present: fn() -> bool,
+    remedy: Remedy,
+}
+
+enum Remedy {
+    /// Debian's packages: one name may depend on the version of a compiler.
+    Packages(fn() -> Vec<String>),
+    Wheel(&'static Wheel),
+}
+
+const fn packages(what: &'static str, why: &'static str, present: fn() -> bool, packages: fn() -> Vec<String>) -> Need {
+    Need { what, why, present, remedy: Remedy::Packages(packages) }
+}
+
+pub const GCC: Need = packages("gcc and g++", "the C compiler", || all(&["gcc", "g++"]), || names(&["gcc", "g++"]));
+pub const CLANG: Need =
+    packages("clang and clang++", "the C compiler", || all(&["clang", "clang++"]), || names(&["clang"]));
+pub const SANITIZERS: Need =
+    packages("clang's sanitizers", "their run-time libraries", links_with_sanitizers, sanitizer_packages);
+pub const OBJDUMP: Need = packages("objdump", "compares machine code", || all(&["objdump"]), || names(&["binutils"]));
+pub const PKG_CONFIG: Need =
+    packages("pkg-config", "a consumer that asks it", || all(&["pkg-config"]), || names(&["pkg-config"]));
+pub const MUSL: Need = packages("musl-gcc", "musl's C library", || all(&["musl-gcc"]), || names(&["musl-tools"]));
+/// `gcc-multilib` would remove the compilers for other machines; the versioned packages do not.
+pub const MULTILIB: Need = packages("gcc -m32", "32-bit libraries", links_32_bit, || {
+    let version = gcc_version().unwrap_or_default();
+    vec![format!("gcc-{version}-multilib"), format!("g++-{version}-multilib")]
+});
+pub const ARM64: Need = packages(
+    "gcc for arm64",
+    "cross compiler",
+    || all(&["aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++"]),
+    || names(&["g++-aarch64-linux-gnu"]),
+);
+pub const RISCV64: Need = packages(
+    "gcc for riscv64",
+    "cross compiler",
+    || all(&["riscv64-linux-gnu-gcc", "riscv64-linux-gnu-g++"]),
+    || names(&["g++-riscv64-linux-gnu"]),
+);
+pub const QEMU: Need =
+    packages("qemu-user", "runs the tests", || all(&["qemu-aarch64", "qemu-riscv64"]), || names(&["qemu-user"]));
+pub const MINGW: Need = packages(
+    "MinGW-w64",
+    "cross compiler",
+    || all(&["x86_64-w64-mingw32-gcc-posix", "x86_64-w64-mingw32-g++-posix"]),
+    || names(&["g++-mingw-w64-x86-64-posix"]),
+);
+pub const WINE: Need = packages("wine64", "runs the tests", || wine().is_some(), || names(&["wine64", "libwine"]));
+pub const WINE_SDK: Need = packages(
+    "libwine-dev",
+    "Windows headers and import libraries",
+    || wine_headers().is_some() && wine_libraries().is_some(),
+    || names(&["libwine-dev"]),
+);
+pub const LLD: Need = packages("lld-link", "links for the MSVC ABI", || lld_link().is_some(), || names(&["lld"]));
+pub const VALGRIND: Need = packages("valgrind", "runs the tests", || all(&["valgrind"]), || names(&["valgrind"]));
+pub const PIP: Need = packages(
+    "python3 with pip",
+    "installs pinned tools",
+    || tools::python_with_pip().is_ok(),
+    || names(&["python3-pip"]),
+);
+pub const ZIG: Need = Need {
+    what: "zig",
+    why: "compiler and libraries for systems that cannot run here",
+    present: || !matches!(tools::ZIG.source(), Source::Missing(_)),
+    remedy: Remedy::Wheel(&tools::ZIG),
+};
+/// For the self-test: nothing can provide it.
+pub const IMPOSSIBLE: Need =
+    packages("no-such-tool", "planted", || all(&["no-such-tool-anywhere"]), || names(&["no-such-package-anywhere"]));
+
+impl Need {
+    pub fn is_present(&self) -> bool {
+        (self.present)()
+    }
+
+    /// What a person would have to do.
+    pub fn advice(&self) -> String {
+        match &self.remedy {
+            Remedy::Packages(packages) => {
+                format!("needs {} ({}); Debian: apt-get install {}", self.what, self.why, packages().join(" "))
+            }
+            Remedy::Wheel(wheel) => format!("needs {} ({}); pip can install {}", self.what, self.why, wheel.name),
+        }
+    }
+}
+
+/// Installs what is missing, if that is allowed and possible. What could not be installed is left missing.
+pub fn provide(needs: &[&'static Need], allowed: bool) {
+    // What one package brings decides what another one is called.
+    for _ in 0..3 {
+        let missing: Vec<&Need> = needs.iter().copied().filter(|need| !need.is_present()).collect();
+        if missing.is_empty() || !allowed {
+            return;
+        }
+        if let Err(error) = install(&missing) {
+            eprintln!("{error:#}");
+            return;
+        }
+    }
+}
+
+fn install(missing: &[&Need]) -> Result<()> {
+    let mut wanted: BTreeMap<String, &Need> = BTreeMap::new();
+    for need in missing {
+        match &need.remedy {
+            Remedy::Packages(packages) => wanted.extend(packages().into_iter().map(|package| (package, *need))),
+            Remedy::Wheel(wheel) => tools::obtain(wheel).map(drop)?,
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    ensure!(apt_works(), "packages are installed only on Debian and Ubuntu, as root");
+    for (package, need) in &wanted {
+        eprintln!("installing {package} with apt ({}: {})", need.what, need.why);
+    }
+    let packages: Vec<&str> = wanted.keys().map(String::as_str).collect();
+    apt(&packages).or_else(|_| {
+        apt_get(&["update"])?;
+        apt(&packages)
+    })
+}
+
+fn apt(packages: &[&str]) -> Result<()> {
+    apt_get(&[&["install", "--yes", "--no-install-recommends", "--no-remove"], packages].concat())
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(["-qq", "-o", "DPkg::Lock::Timeout=300"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    let output = command.stdin(Stdio::null()).output().context("cannot run apt-get")?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "apt-get {} failed:\n{}", args.join(" "), message.trim_end());
+    Ok(())
+}
+
+fn apt_works() -> bool {
+    let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    root && Path::new("/etc/debian_version").is_file() && tools::find("apt-get").is_some()
+}
+
+fn all(programs: &[&str]) -> bool {
+    programs.iter().all(|program| tools::find(program).is_some())
+}
+
+fn names(packages: &[&str]) -> Vec<String> {
+    packages.iter().map(|package| package.to_string()).collect()
+}
+
+fn links_32_bit() -> bool {
+    links("gcc", &["-m32"])
+}
+
+fn links_with_sanitizers() -> bool {
+    ["address", "undefined", "thread"].iter().all(|name| links("clang", &[&format!("-fsanitize={name}")]))
+}
+
+/// Whether a compiler makes a program of an empty `main`.
+fn links(compiler: &str, flags: &[&str]) -> bool {
+    let program = std::env::temp_dir().join(format!("xtask-probe-{}-{}", std::process::id(), flags.concat().len()));
+    let mut command = Command::new(compiler);
+    command.args(flags).args(["-x", "c", "-", "-o"]).arg(&program);
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let Ok(mut child) = spawned else { return false };
+    let source = child.stdin.take().map(|mut pipe| std::io::Write::write_all(&mut pipe, b"int main(void){return 0;}"));
+    let linked = child.wait().is_ok_and(|status| status.success()) && matches!(source, Some(Ok(())));
+    let _ = std::fs::remove_file(&program);
+    linked
+}
+
+fn gcc_version() -> Option<String> {
+    let version = tools::first_line(&tools::find("gcc")?, &["-dumpversion"])?;
+    Some(version.split('.').next()?.to_string())
+}
+
+/// Debian 12 has `libclang-rt-14-dev`, older releases have it in `libclang-common-*-dev`.
+fn sanitizer_packages() -> Vec<String> {
+    let version = tools::find("clang").and_then(|clang| tools::first_line(&clang, &["-dumpversion"]));
+    let major = version.and_then(|version| Some(version.split('.').next()?.to_string())).unwrap_or_default();
+    vec![format!("libclang-rt-{major}-dev")]
+}
+
+/// The program itself: the script of that name on PATH asks for 32-bit support.
+pub fn wine() -> Option<PathBuf> {
+    let known = ["/usr/lib/wine/wine64", "/usr/lib/x86_64-linux-gnu/wine/wine64"].map(PathBuf::from);
+    known.into_iter().find(|path| path.is_file()).or_else(|| tools::find("wine64"))
+}
+
+/// The folder that holds `msvcrt` and `windows`.
+pub fn wine_headers() -> Option<PathBuf> {
+    let known = ["/usr/include/wine/wine", "/usr/include/wine"].map(PathBuf::from);
+    known.into_iter().find(|folder| folder.join("windows/windows.h").is_file())
+}
+
+/// The folder of the import libraries for 64-bit programs.
+pub fn wine_libraries() -> Option<PathBuf> {
+    let known = ["/usr/lib/x86_64-linux-gnu/wine/x86_64-windows", "/usr/lib/wine/x86_64-windows"].map(PathBuf::from);
+    known.into_iter().find(|folder| folder.join("libkernel32.a").is_file())
+}
+
+pub fn lld_link() -> Option<PathBuf> {
+    let versioned = (14..=22).rev().map(|version| format!("lld-link-{version}"));
+    std::iter::once("lld-link".to_string()).chain(versioned).find_map(|name| tools::find(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nothing_can_provide_stays_missing_and_the_advice_names_it() {
+        provide(&[&IMPOSSIBLE], false);
+        assert!(!IMPOSSIBLE.is_present());
+        assert_eq!(
+            IMPOSSIBLE.advice(),
+            "needs no-such-tool (planted); Debian: apt-get install no-such-package-anywhere"
+        );
+    }
+
+    #[test]
+    fn a_compiler_that_is_not_there_links_nothing() {
+        assert!(!links("no-such-tool-anywhere", &[]));
+    }
+}
