@@ -1,9 +1,4 @@
-/* ----------------------------------------------------------------------------
-Copyright (c) 2026, the mi_prof authors
-This is free software; you can redistribute it and/or modify it under the
-terms of the MIT license. A copy of the license can be found in the file
-"LICENSE" at the root of this distribution.
------------------------------------------------------------------------------*/
+// Copyright (c) 2026, the mi_prof authors. MIT license: see the file LICENSE.
 #if !defined(MI_IN_PROFILE_C)
 #error "this file should be included from 'profile.c'"
 // add includes help an IDE

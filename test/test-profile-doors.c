@@ -1,9 +1,4 @@
-/* ----------------------------------------------------------------------------
-Copyright (c) 2026, the mi_prof authors
-This is free software; you can redistribute it and/or modify it under the
-terms of the MIT license. A copy of the license can be found in the file
-"LICENSE" at the root of this distribution.
------------------------------------------------------------------------------*/
+// Copyright (c) 2026, the mi_prof authors. MIT license: see the file LICENSE.
 
 // Every door through which a block comes and goes. At rate 1 each allocation is recorded, so the counts after each step
 // are known exactly. At larger rates a tracker learns from the counts which blocks are sampled, and then knows them too.

@@ -1,9 +1,4 @@
-/* ----------------------------------------------------------------------------
-Copyright (c) 2026, the mi_prof authors
-This is free software; you can redistribute it and/or modify it under the
-terms of the MIT license. A copy of the license can be found in the file
-"LICENSE" at the root of this distribution.
------------------------------------------------------------------------------*/
+// Copyright (c) 2026, the mi_prof authors. MIT license: see the file LICENSE.
 
 // Dumps: the content for a program with a known answer, bad use of every kind, and what the environment asks for. The test
 // runs itself as a child process for that: the first argument says what the child does.

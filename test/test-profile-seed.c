@@ -1,9 +1,4 @@
-/* ----------------------------------------------------------------------------
-Copyright (c) 2026, the mi_prof authors
-This is free software; you can redistribute it and/or modify it under the
-terms of the MIT license. A copy of the license can be found in the file
-"LICENSE" at the root of this distribution.
------------------------------------------------------------------------------*/
+// Copyright (c) 2026, the mi_prof authors. MIT license: see the file LICENSE.
 
 // With one seed, two processes with one thread sample the same allocations; without a seed, or with seed 0, they do not. The test
 // runs itself as a child process, which prints the numbers of the allocations that were sampled.

@@ -1,9 +1,4 @@
-/* ----------------------------------------------------------------------------
-Copyright (c) 2026, the mi_prof authors
-This is free software; you can redistribute it and/or modify it under the
-terms of the MIT license. A copy of the license can be found in the file
-"LICENSE" at the root of this distribution.
------------------------------------------------------------------------------*/
+// Copyright (c) 2026, the mi_prof authors. MIT license: see the file LICENSE.
 
 // What Microsoft's C run-time library links into each program, as far as the tests need it, so that they can be built
 // for the MSVC ABI without it: the entry point, initializers, thread-local storage and the stack probe.

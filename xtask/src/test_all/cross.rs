@@ -120,8 +120,9 @@ impl System {
         let expected = (self.format, self.architecture) == (format, architecture);
         ensure!(expected, "{}: is {format:?} for {architecture:?}", path.display());
         if self.format == BinaryFormat::Elf {
-            const FREEBSD_ABI: u8 = 9;
-            ensure!(bytes[7] == FREEBSD_ABI, "{}: is for system {}", path.display(), bytes[7]);
+            const LIBC: &[u8] = b"libc.so.7\0";
+            let needs_libc = bytes.windows(LIBC.len()).any(|window| window == LIBC);
+            ensure!(needs_libc, "{}: does not need FreeBSD's C library", path.display());
         }
         if path.ends_with(self.library) {
             let mut symbols = file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition());

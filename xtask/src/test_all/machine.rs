@@ -48,7 +48,10 @@ impl Machine {
             Machine::Valgrind => {
                 let mut command = Command::new("valgrind");
                 command.args(["--quiet", "--error-exitcode=99", "--leak-check=full"]);
-                command.arg("--errors-for-leak-kinds=definite").arg(program);
+                // It must leave the program's own `malloc` alone: that is mimalloc.
+                command.args(["--errors-for-leak-kinds=definite", "--soname-synonyms=somalloc=nouserintercepts"]);
+                let suppressions = util::repo_root().join("xtask/valgrind.supp");
+                command.arg(format!("--suppressions={}", suppressions.display())).arg(program);
                 Ok(command)
             }
         }

@@ -58,7 +58,7 @@ pub struct Suite {
     pub compiler: &'static str,
     pub machine: Machine,
     /// For the tests.
-    pub environment: Vec<(&'static str, &'static str)>,
+    pub environment: Vec<(&'static str, String)>,
     pub stress: Stress,
     /// Whether tests that take long do less.
     pub quick: bool,
@@ -140,7 +140,9 @@ impl Suite {
         }
         let mut command = self.machine.command(&program)?;
         command.args(run.args).current_dir(folder);
-        command.envs(self.environment.iter().copied()).envs(run.environment.iter().map(|(name, value)| (name, value)));
+        command
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .envs(run.environment.iter().map(|(name, value)| (name, value)));
         if self.quick {
             command.env("MI_TEST_QUICK", "1");
         }
