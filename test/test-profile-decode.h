@@ -263,8 +263,8 @@ static pb_t pb_open(const uint8_t* data, size_t size) {
   pb_t pb;
   memset(&pb, 0, sizeof(pb));
   pb.p = data;
-  pb.end = data + size;
-  pb.ok = true;
+  pb.end = (data == NULL ? NULL : data + size);
+  pb.ok = (data != NULL);
   return pb;
 }
 

@@ -269,7 +269,8 @@ int main(void) {
   test_begin("churn, with collects and visits");
   test_churn(400);
   test_churn(2*KiB);
-  test_threads("16 threads with 64 MiB each", 16, 256*KiB, 256, 512*KiB);
+  if (sizeof(void*) > 4) { test_threads("16 threads with 64 MiB each", 16, 256*KiB, 256, 512*KiB); }
+                    else { test_threads("16 threads with 8 MiB each", 16, 256*KiB, 32, 512*KiB); }    // of 4 GiB in all
   test_threads("threads with 200 blocks", MAX_THREADS, 512, 200, 4*KiB);
   printf("  a bias of %.0f %% would be found\n", 100*planted);
   check(caught_high > judged/2);

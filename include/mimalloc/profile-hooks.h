@@ -46,8 +46,11 @@ mi_decl_hidden void _mi_prof_process_done(void);
 
 // These may be the outermost function of ours on a stack. A copy that a compiler makes of one would have no known address.
 #if defined(__GNUC__) && !defined(__clang__)
-__typeof__(_mi_malloc_generic)    _mi_malloc_generic __attribute__((noclone));
-__typeof__(_mi_heap_realloc_zero) _mi_heap_realloc_zero __attribute__((noclone));
+#define mi_prof_decl_noclone   __attribute__((noclone))
+__typeof__(_mi_malloc_generic)    _mi_malloc_generic mi_prof_decl_noclone;
+__typeof__(_mi_heap_realloc_zero) _mi_heap_realloc_zero mi_prof_decl_noclone;
+#else
+#define mi_prof_decl_noclone
 #endif
 
 /* -----------------------------------------------------------

@@ -19,6 +19,13 @@ pub fn upstream_tests_file() -> PathBuf {
     repo_root().join("xtask/upstream-tests.toml")
 }
 
+/// Linux adds to the name of a program that was built anew while it runs.
+pub fn this_program() -> Result<PathBuf> {
+    let path = std::env::current_exe().context("the path of xtask itself")?;
+    let name = path.to_string_lossy();
+    Ok(name.strip_suffix(" (deleted)").map_or(path.clone(), PathBuf::from))
+}
+
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))
 }

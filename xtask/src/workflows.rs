@@ -123,7 +123,7 @@ fn check_files(shell: &Shell, files: &[PathBuf]) -> Result<usize> {
     }
     lint(shell, files)?;
 
-    let xtask = std::env::current_exe().context("the path of xtask itself")?;
+    let xtask = util::this_program()?;
     let (mut checked, mut faults) = (0, Vec::new());
     for file in files {
         let workflow = python.read_yaml(shell, file)?;

@@ -1,11 +1,15 @@
 //! Where programs run: here, in an emulator, under wine or under valgrind.
 
-use super::provision;
+use super::{exec, provision};
 use crate::util;
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::Duration;
+
+/// How long wine's server waits for another program before it ends.
+const SERVER_SECONDS: u32 = 120;
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Machine {
@@ -80,25 +84,31 @@ fn wine(program: &Path) -> Result<Command> {
         prepare_wine()?;
         *prepared = true;
     }
-    let mut command = wine_command()?;
+    let mut command = wine_command(&provision::wine().context("there is no wine64")?);
     command.arg(program);
     Ok(command)
 }
 
-fn wine_command() -> Result<Command> {
-    let mut command = Command::new(provision::wine().context("there is no wine64")?);
+fn wine_command(program: &Path) -> Command {
+    let mut command = Command::new(program);
     command.env("WINEPREFIX", wine_prefix()).env("WINEARCH", "win64").env("WINEDEBUG", "-all");
     command.env("WINEDLLOVERRIDES", "mscoree,mshtml,winemenubuilder.exe=").env_remove("DISPLAY");
-    Ok(command)
+    command
 }
 
-/// Two programs must not make one prefix at the same time.
+/// Two programs must not make one prefix at the same time. And the server must outlive each program: one that starts
+/// while the server shuts down is cut off.
 fn prepare_wine() -> Result<()> {
     let prefix = wine_prefix();
     std::fs::create_dir_all(&prefix)?;
-    let log = prefix.join("wineboot.log");
-    let finished =
-        super::exec::run(wine_command()?.args(["wineboot", "--init"]), &log, std::time::Duration::from_secs(300))?;
-    anyhow::ensure!(finished.success(), "wine cannot make its prefix:\n{}", finished.report());
+    let server = provision::wine_server().context("there is no wineserver")?;
+    let mut stay = wine_command(&server);
+    stay.arg(format!("--persistent={SERVER_SECONDS}"));
+    let mut init = wine_command(&provision::wine().context("there is no wine64")?);
+    init.args(["wineboot", "--init"]);
+    for (name, mut command) in [("wineserver", stay), ("wineboot", init)] {
+        let finished = exec::run(&mut command, &prefix.join(name).with_extension("log"), Duration::from_secs(300))?;
+        ensure!(finished.success() || name == "wineserver", "wine cannot make its prefix:\n{}", finished.report());
+    }
     Ok(())
 }

@@ -202,6 +202,11 @@ pub fn wine() -> Option<PathBuf> {
     known.into_iter().find(|path| path.is_file()).or_else(|| tools::find("wine64"))
 }
 
+pub fn wine_server() -> Option<PathBuf> {
+    let beside = |name: &str| Some(wine()?.with_file_name(name)).filter(|path| path.is_file());
+    beside("wineserver64").or_else(|| beside("wineserver")).or_else(|| tools::find("wineserver"))
+}
+
 /// The folder that holds `msvcrt` and `windows`.
 pub fn wine_headers() -> Option<PathBuf> {
     let known = ["/usr/include/wine/wine", "/usr/include/wine"].map(PathBuf::from);

@@ -8,7 +8,6 @@ use super::Context;
 use crate::test::{Step, STEPS};
 use crate::{tools, util, workflows};
 use anyhow::{ensure, Context as _, Result};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -139,20 +138,13 @@ fn fuzz(context: &Context, row: &mut Row) -> Result<()> {
 
 /// Another command of this program, in a process of its own, and what its output must tell.
 pub fn own_command(name: &str, args: &[&str], tells: &str) -> Result<()> {
-    let mut command = Command::new(this_program()?);
+    let mut command = Command::new(util::this_program()?);
     command.args(args).current_dir(util::repo_root()).env("PATH", tools::path_with_tools()?);
     let log = util::target_dir().join("test/logs").join(name);
     let finished = exec::run(&mut command, &log, Duration::from_secs(1200)).context(name.to_string())?;
     ensure!(finished.success(), "{}", finished.report());
     ensure!(finished.output.contains(tells), "its output lacks '{tells}':\n{}", finished.report());
     Ok(())
-}
-
-/// Linux adds to the name of a program that was built anew while it runs.
-fn this_program() -> Result<PathBuf> {
-    let path = std::env::current_exe()?;
-    let name = path.to_string_lossy();
-    Ok(name.strip_suffix(" (deleted)").map_or(path.clone(), PathBuf::from))
 }
 
 #[cfg(test)]
