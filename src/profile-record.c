@@ -60,6 +60,11 @@ static mi_prof_chunk_t* mi_prof_chunk_alloc(size_t size, size_t spare_eighths) {
   return chunk;
 }
 
+static void mi_prof_chunk_free(mi_prof_chunk_t* chunk) {
+  mi_prof_memory_release(chunk->size);
+  _mi_os_free(chunk, chunk->size, chunk->memid);
+}
+
 static bool mi_prof_arena_has_room(const mi_prof_arena_t* arena, size_t size) {
   const mi_prof_chunk_t* const chunk = arena->chunks;
   return (chunk != NULL && (size_t)((uint8_t*)chunk + chunk->size - chunk->top) >= size);
@@ -89,7 +94,7 @@ static bool mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lock, size_t s
     mi_prof_chunk_t* const spare = arena->spare;
     active = (mi_atomic_load_relaxed(&_mi_prof_session) == session);
     if (!active || mi_prof_arena_has_room(arena, size)) {
-      // another thread was faster
+      // too late, or another thread was faster
     }
     else if (spare != NULL && mi_prof_memory_reserve(spare->size, spare_eighths)) {
       arena->spare = spare->next;
@@ -108,10 +113,7 @@ static bool mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lock, size_t s
     active = (mi_atomic_load_relaxed(&_mi_prof_session) == session);
     if (active) { mi_prof_arena_add(arena, chunk); }
   }
-  if (!active) {
-    mi_prof_memory_release(chunk->size);
-    _mi_os_free(chunk, chunk->size, chunk->memid);
-  }
+  if (!active) { mi_prof_chunk_free(chunk); }
   return active;
 }
 
@@ -125,8 +127,7 @@ static mi_prof_chunk_t* mi_prof_arena_detach(mi_prof_arena_t* arena) {
 static void mi_prof_chunks_free(mi_prof_chunk_t* chunk) {
   while (chunk != NULL) {
     mi_prof_chunk_t* const next = chunk->next;
-    mi_prof_memory_release(chunk->size);
-    _mi_os_free(chunk, chunk->size, chunk->memid);
+    mi_prof_chunk_free(chunk);
     chunk = next;
   }
 }

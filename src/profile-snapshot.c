@@ -22,7 +22,7 @@ static bool mi_prof_block_alloc(mi_prof_block_t* block, size_t size) {
   block->size = size;
   block->start = _mi_prof_os_alloc(size, &block->memid);
   if (block->start == NULL) return false;
-  _mi_memzero(block->start, size);
+  if (!block->memid.initially_zero) { _mi_memzero(block->start, size); }
   return true;
 }
 

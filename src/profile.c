@@ -89,25 +89,27 @@ static void mi_prof_thread_join(mi_tld_t* tld) {
   }
 }
 
-// See `_mi_prof_page_is_due`. The candidate may be the first block: it is popped next, so it stays where it is.
+// Draw for the first `n` blocks in `free`. If a later one than the first is chosen, the list is cut before it.
+static void mi_prof_page_draw_first(mi_prof_tld_t* tld, mi_page_t* page, size_t n) {
+  const size_t i = mi_prof_draw(tld, n, mi_page_block_size(page), mi_prof_rate());
+  if (i == 0) {
+    page->prof_state = MI_PROF_DUE;
+  }
+  else if (i < n) {
+    _mi_prof_page_cut(page, i);
+    page->prof_state = MI_PROF_CUT;
+  }
+}
+
+// See `_mi_prof_page_is_due`.
 bool _mi_prof_page_draw(mi_heap_t* heap, mi_page_t* page) {
   if mi_unlikely(heap->tld->prof.session != mi_atomic_load_relaxed(&_mi_prof_session)) {
     mi_prof_thread_join(heap->tld);
     _mi_prof_page_unpark(page);
   }
   if (page->prof_state == MI_PROF_UNDRAWN) {
-    const size_t n = _mi_prof_page_free_count(page);
-    const size_t i = mi_prof_draw(&heap->tld->prof, n, mi_page_block_size(page), mi_prof_rate());
-    if (i == 0) {
-      page->prof_state = MI_PROF_DUE;
-    }
-    else if (i < n) {
-      _mi_prof_page_cut(page, i);
-      page->prof_state = MI_PROF_CUT;
-    }
-    else {
-      page->prof_state = MI_PROF_DRAWN;
-    }
+    page->prof_state = MI_PROF_DRAWN;
+    mi_prof_page_draw_first(&heap->tld->prof, page, _mi_prof_page_free_count(page));
   }
   mi_assert_internal(page->free != NULL);
   return (page->prof_state == MI_PROF_DUE);
@@ -118,24 +120,18 @@ bool _mi_prof_page_draw(mi_heap_t* heap, mi_page_t* page) {
 void _mi_prof_page_draw_new(mi_heap_t* heap, mi_page_t* page, size_t count) {
   if (heap->tld->prof.session != mi_atomic_load_relaxed(&_mi_prof_session)) return;   // all is drawn anew soon
   if (page->prof_state == MI_PROF_UNDRAWN || page->prof_state == MI_PROF_DUE) return;
-  const size_t i = mi_prof_draw(&heap->tld->prof, count, mi_page_block_size(page), mi_prof_rate());
-  if (i == 0) {
-    page->prof_state = MI_PROF_DUE;
-  }
-  else if (i < count) {
-    _mi_prof_page_cut(page, i);
-    page->prof_state = MI_PROF_CUT;
-  }
+  mi_prof_page_draw_first(&heap->tld->prof, page, count);
 }
 
-// Draw for the blocks after one that was sampled. Here the fast path comes next, so a cut may leave `free` empty.
+// Draw for the blocks after one that was sampled. The fast path comes next, so if the first is chosen, `free` is left empty.
 static void mi_prof_page_draw_rest(mi_prof_tld_t* tld, mi_page_t* page) {
-  page->prof_state = MI_PROF_UNDRAWN;
+  page->prof_state = MI_PROF_DRAWN;
   if (page->free == NULL) return;
-  const size_t n = _mi_prof_page_free_count(page);
-  const size_t i = mi_prof_draw(tld, n, mi_page_block_size(page), mi_prof_rate());
-  if (i < n) { _mi_prof_page_cut(page, i); }
-  page->prof_state = (i < n ? MI_PROF_CUT : MI_PROF_DRAWN);
+  mi_prof_page_draw_first(tld, page, _mi_prof_page_free_count(page));
+  if (page->prof_state == MI_PROF_DUE) {
+    _mi_prof_page_cut(page, 0);
+    page->prof_state = MI_PROF_CUT;
+  }
 }
 
 
@@ -348,6 +344,10 @@ void mi_prof_debug_stats(size_t* live_records, size_t* live_bytes) mi_attr_noexc
 }
 
 
+/* -----------------------------------------------------------
+  For tests
+----------------------------------------------------------- */
+
 typedef struct mi_prof_estimate_s {
   size_t  size;
   double  objects;
@@ -361,7 +361,7 @@ static void mi_prof_estimate_record(mi_prof_record_t* record, void* arg) {
   estimate->bytes += record->weight * (double)record->size;
 }
 
-// For tests: the estimated number and bytes of live objects of `size` bytes (0: of any size).
+// The estimated number and bytes of live objects of `size` bytes (0: of any size).
 mi_decl_hidden void _mi_prof_estimate(size_t size, double* objects, double* bytes);
 void _mi_prof_estimate(size_t size, double* objects, double* bytes) {
   mi_prof_estimate_t estimate = { size, 0.0, 0.0 };

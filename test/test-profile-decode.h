@@ -6,27 +6,11 @@
 
 /* ----------------------------------------------------------------------------
 Reads what the profiler writes: a decompressor for gzip and a decoder for
-profile.proto, both strict, and checks that count. They share nothing with the
-code under test.
+profile.proto, both strict. They share nothing with the code under test.
 ---------------------------------------------------------------------------- */
 
+#include "test-profile.h"
 #include "../src/profile-internal.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static int checks = 0;
-static int failures = 0;
-
-static bool check(bool ok, const char* what, const char* file, int line) {
-  checks++;
-  if (!ok) {
-    failures++;
-    fprintf(stderr, "%s:%d: failed: %s\n", file, line, what);
-  }
-  return ok;
-}
-#define CHECK(expr)  check((expr), #expr, __FILE__, __LINE__)
 
 static void* zalloc_or_exit(size_t size) {
   void* const p = calloc(1, size + 1);
@@ -317,14 +301,14 @@ typedef struct dec_profile_s {
 // Store the varints of a message in `fields[field]`; another kind of field is an error.
 static void dec_fields(pb_t m, uint64_t* fields, unsigned max_field) {
   memset(fields, 0, (max_field + 1)*sizeof(uint64_t));
-  while (pb_next(&m)) { if (CHECK(m.data == NULL && m.field <= max_field)) { fields[m.field] = m.value; } }
-  CHECK(m.ok);
+  while (pb_next(&m)) { if (check(m.data == NULL && m.field <= max_field)) { fields[m.field] = m.value; } }
+  check(m.ok);
 }
 
 static size_t dec_packed(pb_t m, uint64_t* out, size_t max) {
   size_t n = 0;
   while (m.ok && m.p < m.end && n < max) { out[n++] = pb_varint(&m); }
-  CHECK(m.ok && m.p == m.end);
+  check(m.ok && m.p == m.end);
   return n;
 }
 
@@ -334,21 +318,21 @@ static void dec_location(pb_t m, dec_location_t* l) {
     if (m.field == 1)      { l->id = m.value; }
     else if (m.field == 2) { l->mapping = m.value; }
     else if (m.field == 3) { l->address = m.value; }
-    else if (CHECK(m.field == 4)) { l->lines++; dec_fields(pb_open(m.data, (size_t)m.value), f, 2); l->function = f[1]; }
+    else if (check(m.field == 4)) { l->lines++; dec_fields(pb_open(m.data, (size_t)m.value), f, 2); l->function = f[1]; }
   }
-  CHECK(m.ok);
+  check(m.ok);
 }
 
 static void dec_sample(pb_t m, dec_sample_t* s) {
   uint64_t f[5];
   while (pb_next(&m)) {
     const pb_t sub = pb_open(m.data, (size_t)m.value);
-    if (!CHECK(m.data != NULL)) return;
+    if (!check(m.data != NULL)) return;
     if (m.field == 1)      { s->ids = dec_packed(sub, s->id, MI_PROF_MAX_DEPTH); }
     else if (m.field == 2) { s->values = dec_packed(sub, s->value, 8); }
-    else if (CHECK(m.field == 3 && s->key == 0)) { dec_fields(sub, f, 4); CHECK(f[2] == 0); s->key = f[1]; s->num = f[3]; s->num_unit = f[4]; }
+    else if (check(m.field == 3 && s->key == 0)) { dec_fields(sub, f, 4); check(f[2] == 0); s->key = f[1]; s->num = f[3]; s->num_unit = f[4]; }
   }
-  CHECK(m.ok);
+  check(m.ok);
 }
 
 static dec_profile_t* dec_profile(const uint8_t* data, size_t size) {
@@ -357,53 +341,53 @@ static dec_profile_t* dec_profile(const uint8_t* data, size_t size) {
   uint64_t f[16];
   while (pb_next(&pb)) {
     const pb_t sub = pb_open(pb.data, (size_t)pb.value);
-    CHECK((pb.data != NULL) == (pb.field <= 6 || pb.field == 11));
+    check((pb.data != NULL) == (pb.field <= 6 || pb.field == 11));
     switch (pb.field) {
       case 1:  dec_fields(sub, f, 2); d->type[d->types] = f[1]; d->unit[d->types++] = f[2]; break;
-      case 2:  if (CHECK(d->sample_count < max_items)) { dec_sample(sub, &d->samples[d->sample_count++]); } break;
-      case 3:  if (CHECK(d->mapping_count < max_items)) {
+      case 2:  if (check(d->sample_count < max_items)) { dec_sample(sub, &d->samples[d->sample_count++]); } break;
+      case 3:  if (check(d->mapping_count < max_items)) {
                  dec_mapping_t* const m = &d->mappings[d->mapping_count++];
                  dec_fields(sub, f, 10);
                  m->id = f[1]; m->start = f[2]; m->limit = f[3]; m->offset = f[4]; m->filename = f[5]; m->build_id = f[6];
                  m->other = f[7] | f[8] | f[9] | f[10];
                }
                break;
-      case 4:  if (CHECK(d->location_count < 4*max_items)) { dec_location(sub, &d->locations[d->location_count++]); } break;
-      case 5:  if (CHECK(d->function_count < 8)) {
+      case 4:  if (check(d->location_count < 4*max_items)) { dec_location(sub, &d->locations[d->location_count++]); } break;
+      case 5:  if (check(d->function_count < 8)) {
                  dec_fields(sub, f, 5);
                  d->functions[d->function_count].name = f[2];
                  d->functions[d->function_count].system_name = f[3];
                  d->functions[d->function_count++].id = f[1];
                }
                break;
-      case 6:  if (CHECK(d->string_count < max_items && pb.value < 1024)) { memcpy(d->strings[d->string_count++], pb.data, (size_t)pb.value); } break;
+      case 6:  if (check(d->string_count < max_items && pb.value < 1024)) { memcpy(d->strings[d->string_count++], pb.data, (size_t)pb.value); } break;
       case 7:  d->drop_frames = pb.value; break;
       case 8:  d->keep_frames = pb.value; break;
       case 9:  d->time = pb.value; break;
       case 10: d->duration = pb.value; break;
       case 11: dec_fields(sub, f, 2); d->period_type = f[1]; d->period_unit = f[2]; break;
       case 12: d->period = pb.value; break;
-      case 13: if (CHECK(d->comments < 8)) { d->comment[d->comments++] = pb.value; } break;
+      case 13: if (check(d->comments < 8)) { d->comment[d->comments++] = pb.value; } break;
       case 14: d->default_type = pb.value; break;
-      default: CHECK(!"an unknown field"); break;
+      default: check(!"an unknown field"); break;
     }
   }
-  CHECK(pb.ok);
+  check(pb.ok);
   return d;
 }
 
 static const char* dec_string(const dec_profile_t* d, uint64_t index) {
-  return (CHECK(index < d->string_count) ? d->strings[index] : "");
+  return (check(index < d->string_count) ? d->strings[index] : "");
 }
-#define CHECK_STR(d,index,expected)  CHECK(strcmp(dec_string(d, index), expected) == 0)
+#define check_str(d,index,expected)  check(strcmp(dec_string(d, index), expected) == 0)
 
 static const dec_location_t* dec_location_of(const dec_profile_t* d, uint64_t id) {
   const dec_location_t* found = NULL;
   for (size_t i = 0; i < d->location_count; i++) {
-    if (d->locations[i].id == id) { CHECK(found == NULL); found = &d->locations[i]; }
+    if (d->locations[i].id == id) { check(found == NULL); found = &d->locations[i]; }
   }
   static const dec_location_t none = { 0, 0, 0, 0, 0 };
-  return (CHECK(id != 0 && found != NULL) ? found : &none);
+  return (check(id != 0 && found != NULL) ? found : &none);
 }
 
 #endif // TEST_PROFILE_DECODE_H

@@ -27,15 +27,6 @@ static volatile long quit;
 #define load_flag(p)     __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define store_flag(p,x)  __atomic_store_n(p, x, __ATOMIC_RELEASE)
 
-static long file_size(const char* path) {
-  FILE* const f = fopen(path, "rb");
-  if (f == NULL) return -1;
-  fseek(f, 0, SEEK_END);
-  const long size = ftell(f);
-  fclose(f);
-  return size;
-}
-
 /* -----------------------------------------------------------
   The parent's threads
 ----------------------------------------------------------- */
@@ -95,8 +86,8 @@ static int child_main(bool may_be_stopped) {
   // 1 MB at one sample per 512 bytes: about 1264 of the 2000 blocks, with a standard deviation of 22
   const size_t sampled = prof_records() - before;
   if (sampled < 1000 || sampled > 1600) return 12;
-  if (!mi_prof_dump(path) || file_size(path) < 100) return 13;
-  if (!mi_prof_dump_text(path) || file_size(path) < 100) return 14;
+  if (!mi_prof_dump(path) || test_file_size(path) < 100) return 13;
+  if (!mi_prof_dump_text(path) || test_file_size(path) < 100) return 14;
   remove(path);
   for (size_t i = 0; i < BLOCKS; i++) { mi_free(blocks[i]); }
   if (prof_records() != before) return 15;

@@ -26,27 +26,27 @@ static void compress_into(sink_t* sink, const uint8_t* data, size_t size, size_t
   for (size_t i = 0; i < size; i += piece) {
     mi_gzip_write(z, data + i, (size - i < piece ? size - i : piece));
   }
-  CHECK(mi_gzip_finish(z));
+  check(mi_gzip_finish(z));
   free(z);
 }
 
 // Compress, decompress, compare. Returns the compressed size.
 static size_t round_trip(const char* what, const uint8_t* data, size_t size, int must_have_kind) {
-  const int before = failures;
+  const long before = test_failures;
   sink_t sink, other;
   memset(&sink, 0, sizeof(sink));
   memset(&other, 0, sizeof(other));
   inflate_t inf;
   compress_into(&sink, data, size, size + 1);
-  if (CHECK(gunzip(&inf, sink.data, sink.size, size + 16))) {
-    CHECK(inf.out_size == size);
-    CHECK(size == 0 || memcmp(inf.out, data, size) == 0);
-    CHECK(must_have_kind < 0 || inf.blocks[must_have_kind] > 0);
-    CHECK(sink.size <= size + size/1000 + 64);
+  if (check(gunzip(&inf, sink.data, sink.size, size + 16))) {
+    check(inf.out_size == size);
+    check(size == 0 || memcmp(inf.out, data, size) == 0);
+    check(must_have_kind < 0 || inf.blocks[must_have_kind] > 0);
+    check(sink.size <= size + size/1000 + 64);
   }
   compress_into(&other, data, size, 1 + size/7 % 1021);    // the output does not depend on the pieces
-  CHECK(other.size == sink.size && memcmp(other.data, sink.data, sink.size) == 0);
-  if (failures != before) { fprintf(stderr, "  in the round trip of %s, %zu bytes\n", what, size); }
+  check(other.size == sink.size && memcmp(other.data, sink.data, sink.size) == 0);
+  if (test_failures != before) { fprintf(stderr, "  in the round trip of %s, %zu bytes\n", what, size); }
   const size_t result = sink.size;
   free(inf.out);
   free(sink.data);
@@ -57,14 +57,14 @@ static size_t round_trip(const char* what, const uint8_t* data, size_t size, int
 static void test_crc32(void) {
   uint32_t (*const table)[256] = (uint32_t (*)[256])zalloc_or_exit(8*256*sizeof(uint32_t));
   mi_crc32_init(table);
-  CHECK(~mi_crc32_update(table, ~(uint32_t)0, (const uint8_t*)"", 0) == 0);
-  CHECK(~mi_crc32_update(table, ~(uint32_t)0, (const uint8_t*)"123456789", 9) == 0xCBF43926U);
+  check(~mi_crc32_update(table, ~(uint32_t)0, (const uint8_t*)"", 0) == 0);
+  check(~mi_crc32_update(table, ~(uint32_t)0, (const uint8_t*)"123456789", 9) == 0xCBF43926U);
   uint8_t data[100];
   for (size_t i = 0; i < sizeof(data); i++) { data[i] = (uint8_t)rnd(); }
   for (size_t n = 0; n <= sizeof(data); n++) {
     uint32_t crc = mi_crc32_update(table, ~(uint32_t)0, data, n/3);
     crc = mi_crc32_update(table, crc, data + n/3, n - n/3);
-    CHECK(~crc == slow_crc32(data, n));
+    check(~crc == slow_crc32(data, n));
   }
   free(table);
 }
@@ -79,23 +79,23 @@ static void test_huffman(void) {
       mi_huff_t h;
       inf_code_t c;
       mi_huff_build(&h, freq, MI_DEFLATE_LITLENS, limit);
-      for (size_t i = 0; i < MI_DEFLATE_LITLENS; i++) { CHECK(h.len[i] <= limit && (h.len[i] != 0) == (freq[i] != 0)); }
-      CHECK(inf_code(&c, h.len, MI_DEFLATE_LITLENS));
+      for (size_t i = 0; i < MI_DEFLATE_LITLENS; i++) { check(h.len[i] <= limit && (h.len[i] != 0) == (freq[i] != 0)); }
+      check(inf_code(&c, h.len, MI_DEFLATE_LITLENS));
     }
   }
   // optimal where the limit is not met: 1,1,2,4 takes 3,3,2,1 bits
   const uint32_t freq[4] = { 4, 1, 2, 1 };
   mi_huff_t h;
   mi_huff_build(&h, freq, 4, MI_DEFLATE_MAX_BITS);
-  CHECK(h.len[0] == 1 && h.len[1] == 3 && h.len[2] == 2 && h.len[3] == 3);
+  check(h.len[0] == 1 && h.len[1] == 3 && h.len[2] == 2 && h.len[3] == 3);
 }
 
 static void test_deflate(void) {
   enum { data_max = 3*1024*1024 };
   uint8_t* const data = (uint8_t*)zalloc_or_exit(data_max);
-  CHECK(round_trip("nothing", data, 0, 1) <= 20);
+  check(round_trip("nothing", data, 0, 1) <= 20);
   for (size_t n = 1; n < 40; n++) { round_trip("zeros", data, n, -1); }
-  CHECK(round_trip("zeros", data, data_max, 2) < data_max/200);
+  check(round_trip("zeros", data, data_max, 2) < data_max/200);
 
   for (size_t i = 0; i < data_max; i++) { data[i] = (uint8_t)rnd(); }
   static const size_t sizes[] = { 1, 2, 3, 4, 5, 257, 258, 259, 16383, 16384, 16385, 32767, 32768, 32769, 65535, 65536, 65537, 131072, 1100000, data_max };
@@ -141,11 +141,11 @@ static void test_corruption(void) {
     free(inf.out);
     sink.data[i] = (uint8_t)(sink.data[i] ^ (1U << (i % 8)));
   }
-  CHECK(sink.size > 500 && caught == sink.size);
+  check(sink.size > 500 && caught == sink.size);
   inflate_t inf;
-  CHECK(gunzip(&inf, sink.data, sink.size, sizeof(data) + 16));
+  check(gunzip(&inf, sink.data, sink.size, sizeof(data) + 16));
   free(inf.out);
-  CHECK(!gunzip(&inf, sink.data, sink.size - 1, sizeof(data) + 16));
+  check(!gunzip(&inf, sink.data, sink.size - 1, sizeof(data) + 16));
   free(inf.out);
   free(sink.data);
 }
@@ -195,7 +195,7 @@ static bool write_pprof(const mi_prof_snapshot_t* snapshot, sink_t* sink) {
   uint8_t* const aligned = (uint8_t*)_mi_align_up((uintptr_t)scratch, 16);
   memset(aligned + size, 0xA5, 16);
   const bool ok = _mi_prof_write_pprof(snapshot, aligned, &sink_write, sink);
-  for (int i = 0; i < 16; i++) { CHECK(aligned[size + (size_t)i] == 0xA5); }   // nothing beyond the scratch memory
+  for (int i = 0; i < 16; i++) { check(aligned[size + (size_t)i] == 0xA5); }   // nothing beyond the scratch memory
   free(scratch);
   return ok;
 }
@@ -206,10 +206,10 @@ static dec_profile_t* write_and_decode(const mi_prof_snapshot_t* snapshot) {
   memset(&sink, 0, sizeof(sink));
   memset(&again, 0, sizeof(again));
   inflate_t inf;
-  CHECK(write_pprof(snapshot, &sink));
-  CHECK(write_pprof(snapshot, &again));
-  CHECK(again.size == sink.size && memcmp(again.data, sink.data, sink.size) == 0);
-  CHECK(gunzip(&inf, sink.data, sink.size, 1024*1024));
+  check(write_pprof(snapshot, &sink));
+  check(write_pprof(snapshot, &again));
+  check(again.size == sink.size && memcmp(again.data, sink.data, sink.size) == 0);
+  check(gunzip(&inf, sink.data, sink.size, 1024*1024));
   dec_profile_t* const d = dec_profile(inf.out, inf.out_size);
   free(inf.out);
   free(sink.data);
@@ -219,13 +219,13 @@ static dec_profile_t* write_and_decode(const mi_prof_snapshot_t* snapshot) {
 
 static void check_sample(const dec_profile_t* d, size_t i, uint64_t objects, uint64_t bytes) {
   const dec_sample_t* const s = &d->samples[i];
-  CHECK(s->values == 4 && s->value[0] == 0 && s->value[1] == 0);
-  CHECK(s->value[2] == objects && s->value[3] == bytes);
-  CHECK_STR(d, s->key, "bytes");
-  CHECK_STR(d, s->num_unit, "bytes");
-  CHECK(s->num == known_samples[i].size);
+  check(s->values == 4 && s->value[0] == 0 && s->value[1] == 0);
+  check(s->value[2] == objects && s->value[3] == bytes);
+  check_str(d, s->key, "bytes");
+  check_str(d, s->num_unit, "bytes");
+  check(s->num == known_samples[i].size);
   const size_t depth = known_samples[i].depth;
-  CHECK(s->ids == (depth == 0 ? 1 : depth));
+  check(s->ids == (depth == 0 ? 1 : depth));
   for (size_t k = 0; k < depth && k < s->ids; k++) {
     const dec_location_t* const l = dec_location_of(d, s->id[k]);
     const uintptr_t pc = known_samples[i].frames[k];
@@ -233,87 +233,87 @@ static void check_sample(const dec_profile_t* d, size_t i, uint64_t objects, uin
     for (size_t m = 0; m < 3; m++) {
       if (known_modules[m].start <= pc - 1 && pc - 1 < known_modules[m].end) { mapping = m + 1; }
     }
-    CHECK(l->address == (pc == MI_PROF_FRAME_OTHER ? 0 : pc - 1));
-    CHECK(l->mapping == mapping);
-    CHECK(l->lines == (pc == MI_PROF_FRAME_OTHER ? 1 : 0));
+    check(l->address == (pc == MI_PROF_FRAME_OTHER ? 0 : pc - 1));
+    check(l->mapping == mapping);
+    check(l->lines == (pc == MI_PROF_FRAME_OTHER ? 1 : 0));
   }
 }
 
 static void check_synthetic(const dec_profile_t* d, uint64_t location_id, const char* name) {
   const dec_location_t* const l = dec_location_of(d, location_id);
-  CHECK(l->address == 0 && l->mapping == 0 && l->lines == 1 && l->function != 0);
+  check(l->address == 0 && l->mapping == 0 && l->lines == 1 && l->function != 0);
   size_t found = 0;
   for (size_t i = 0; i < d->function_count; i++) {
     if (d->functions[i].id != l->function) continue;
     found++;
-    CHECK_STR(d, d->functions[i].name, name);
-    CHECK_STR(d, d->functions[i].system_name, name);
+    check_str(d, d->functions[i].name, name);
+    check_str(d, d->functions[i].system_name, name);
   }
-  CHECK(found == 1);
+  check(found == 1);
 }
 
 static void test_pprof_values(void) {
   mi_prof_snapshot_t snapshot = known_snapshot();
   dec_profile_t* const d = write_and_decode(&snapshot);
   static const char* const types[4][2] = { {"alloc_objects","count"}, {"alloc_space","bytes"}, {"inuse_objects","count"}, {"inuse_space","bytes"} };
-  CHECK(d->types == 4);
-  for (size_t i = 0; i < 4; i++) { CHECK_STR(d, d->type[i], types[i][0]); CHECK_STR(d, d->unit[i], types[i][1]); }
-  CHECK(d->string_count > 0 && d->strings[0][0] == 0);
-  CHECK_STR(d, d->default_type, "inuse_space");
-  CHECK_STR(d, d->period_type, "space");
-  CHECK_STR(d, d->period_unit, "bytes");
-  CHECK(d->period == 524288);
-  CHECK(d->time == UINT64_C(1764500000123456789) && d->duration == UINT64_C(61000000001));
-  CHECK(d->keep_frames == 0);
-  CHECK(strstr(dec_string(d, d->drop_frames), "operator new") != NULL);
+  check(d->types == 4);
+  for (size_t i = 0; i < 4; i++) { check_str(d, d->type[i], types[i][0]); check_str(d, d->unit[i], types[i][1]); }
+  check(d->string_count > 0 && d->strings[0][0] == 0);
+  check_str(d, d->default_type, "inuse_space");
+  check_str(d, d->period_type, "space");
+  check_str(d, d->period_unit, "bytes");
+  check(d->period == 524288);
+  check(d->time == UINT64_C(1764500000123456789) && d->duration == UINT64_C(61000000001));
+  check(d->keep_frames == 0);
+  check(strstr(dec_string(d, d->drop_frames), "operator new") != NULL);
   char version[64];
   *mi_fmt_version(version) = 0;
-  CHECK(strncmp(version, "mi_prof " MI_PROF_VERSION ", mimalloc 2.", 20) == 0);
-  CHECK(d->comments == 3);
-  CHECK_STR(d, d->comment[0], version);
-  CHECK_STR(d, d->comment[1], "sample rate: 524288 bytes");
-  CHECK_STR(d, d->comment[2], "dropped samples: 12");
+  check(strncmp(version, "mi_prof " MI_PROF_VERSION ", mimalloc 2.", 20) == 0);
+  check(d->comments == 3);
+  check_str(d, d->comment[0], version);
+  check_str(d, d->comment[1], "sample rate: 524288 bytes");
+  check_str(d, d->comment[2], "dropped samples: 12");
 
-  CHECK(d->sample_count == snapshot.sample_count);
+  check(d->sample_count == snapshot.sample_count);
   check_sample(d, 0, 3, 260);
   check_sample(d, 1, 3000, 0);
   check_sample(d, 2, 1, 4096);
   check_sample(d, 3, 71, 4512);
   check_sample(d, 4, 10, 480);
   check_sample(d, 5, UINT64_C(1000000000000000), (uint64_t)INT64_MAX);
-  CHECK(d->location_count == 4 + 4 + 1 + MI_PROF_MAX_DEPTH + 1);   // 0x501010 is in two stacks
-  CHECK(d->function_count == 2);
+  check(d->location_count == 4 + 4 + 1 + MI_PROF_MAX_DEPTH + 1);   // 0x501010 is in two stacks
+  check(d->function_count == 2);
   check_synthetic(d, d->samples[3].id[0], "[other]");
   check_synthetic(d, d->samples[5].id[0], "[no stack]");
 
-  CHECK(d->mapping_count == 3);
+  check(d->mapping_count == 3);
   for (size_t i = 0; i < 3; i++) {
     const dec_mapping_t* const m = &d->mappings[i];
-    CHECK(m->id == i + 1 && m->start == known_modules[i].start && m->limit == known_modules[i].end);
-    CHECK(m->offset == known_modules[i].offset && m->other == 0);
+    check(m->id == i + 1 && m->start == known_modules[i].start && m->limit == known_modules[i].end);
+    check(m->offset == known_modules[i].offset && m->other == 0);
   }
-  CHECK_STR(d, d->mappings[0].filename, "/opt/my app/app");
-  CHECK_STR(d, d->mappings[0].build_id, "ab000102030405060708090a0b0c0d0e0f1011ff");
-  CHECK_STR(d, d->mappings[1].filename, "/lib/lib\xC3\xA9?.so");
-  CHECK(d->mappings[1].build_id == 0);
-  CHECK_STR(d, d->mappings[2].filename, "/lib/back\\slash\n");
-  CHECK_STR(d, d->mappings[2].build_id, "0ff0");
+  check_str(d, d->mappings[0].filename, "/opt/my app/app");
+  check_str(d, d->mappings[0].build_id, "ab000102030405060708090a0b0c0d0e0f1011ff");
+  check_str(d, d->mappings[1].filename, "/lib/lib\xC3\xA9?.so");
+  check(d->mappings[1].build_id == 0);
+  check_str(d, d->mappings[2].filename, "/lib/back\\slash\n");
+  check_str(d, d->mappings[2].build_id, "0ff0");
   free(d);
 
   // an empty profile is valid, and has nothing that it does not need
   memset(&snapshot, 0, sizeof(snapshot));
   snapshot.rate = 1;
   dec_profile_t* const e = write_and_decode(&snapshot);
-  CHECK(e->types == 4 && e->sample_count == 0 && e->mapping_count == 0 && e->location_count == 0 && e->function_count == 0);
-  CHECK(e->period == 1 && e->comments == 2);
+  check(e->types == 4 && e->sample_count == 0 && e->mapping_count == 0 && e->location_count == 0 && e->function_count == 0);
+  check(e->period == 1 && e->comments == 2);
   free(e);
 }
 
 static void test_utf8(void) {
   static const char* const good[] = { "a", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF" };
   static const char* const bad[] = { "\x80", "\xC0\x80", "\xC1\xBF", "\xC3", "\xC3(", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xE2\x82", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF" };
-  for (size_t i = 0; i < sizeof(good)/sizeof(good[0]); i++) { CHECK(mi_utf8_length(good[i]) == strlen(good[i])); }
-  for (size_t i = 0; i < sizeof(bad)/sizeof(bad[0]); i++)   { CHECK(mi_utf8_length(bad[i]) == 0); }
+  for (size_t i = 0; i < sizeof(good)/sizeof(good[0]); i++) { check(mi_utf8_length(good[i]) == strlen(good[i])); }
+  for (size_t i = 0; i < sizeof(bad)/sizeof(bad[0]); i++)   { check(mi_utf8_length(bad[i]) == 0); }
 }
 
 static void test_text(void) {
@@ -339,8 +339,8 @@ static void test_text(void) {
     "00800000-00900000 r-xp 00001000 00:00 0 /lib/back\\134slash\\012\n", version);
   sink_t sink;
   memset(&sink, 0, sizeof(sink));
-  CHECK(_mi_prof_write_text(&snapshot, &sink_write, &sink));
-  if (!CHECK(sink.size == strlen(expected) && memcmp(sink.data, expected, sink.size) == 0)) {
+  check(_mi_prof_write_text(&snapshot, &sink_write, &sink));
+  if (!check(sink.size == strlen(expected) && memcmp(sink.data, expected, sink.size) == 0)) {
     fprintf(stderr, "--- got\n%.*s--- expected\n%s", (int)sink.size, (const char*)sink.data, expected);
   }
   known_samples[4].depth = MI_PROF_MAX_DEPTH;
@@ -384,9 +384,9 @@ static void test_large(void) {
   sink_t sink;
   memset(&sink, 0, sizeof(sink));
   inflate_t inf;
-  CHECK(write_pprof(&snapshot, &sink));
-  CHECK(sink.smallest >= 8*1024);          // few and large writes
-  CHECK(gunzip(&inf, sink.data, sink.size, 16*1024*1024));
+  check(write_pprof(&snapshot, &sink));
+  check(sink.smallest >= 8*1024);          // few and large writes
+  check(gunzip(&inf, sink.data, sink.size, 16*1024*1024));
   // totals by the decoder, sample by sample
   pb_t pb = pb_open(inf.out, inf.out_size);
   size_t samples = 0;
@@ -398,12 +398,12 @@ static void test_large(void) {
     const mi_prof_sample_t* const x = &large_samples[samples < snapshot.sample_count ? samples : 0];
     const bool same = (s.ids == large_depth && s.num == x->size && s.value[2] == (uint64_t)(x->weight + 0.5)
                        && s.value[3] == (uint64_t)(x->weight*(double)x->size + 0.5));
-    if (!CHECK(same)) break;
+    if (!check(same)) break;
     samples++;
   }
-  CHECK(pb.ok && samples == snapshot.sample_count);
+  check(pb.ok && samples == snapshot.sample_count);
   printf("  profile of %zu samples: %zu bytes, compressed to %zu\n", samples, inf.out_size, sink.size);
-  CHECK(sink.size < 255000);               // zlib: 275,153 at level 1, 241,520 at level 6
+  check(sink.size < 255000);               // zlib: 275,153 at level 1, 241,520 at level 6
   free(inf.out);
   free(sink.data);
 }
@@ -419,11 +419,11 @@ static void test_write_errors(void) {
       const bool ok = (text != 0 ? _mi_prof_write_text(&snapshot, &sink_write, &sink) : write_pprof(&snapshot, &sink));
       if (fail_at == 0) {
         calls = sink.calls;
-        CHECK(ok && calls > 4);
+        check(ok && calls > 4);
       }
       else {
-        CHECK(!ok);
-        CHECK(sink.calls == fail_at);      // no call after the one that failed
+        check(!ok);
+        check(sink.calls == fail_at);      // no call after the one that failed
       }
       free(sink.data);
       if (text != 0 && fail_at == 40 && calls > 80) { fail_at = calls - 40; }   // the calls between are alike
@@ -438,11 +438,11 @@ int main(void) {
     { "write errors", &test_write_errors }
   };
   for (size_t i = 0; i < sizeof(tests)/sizeof(tests[0]); i++) {
-    const int before = failures;
+    const long before = test_failures;
     tests[i].run();
-    printf("test %-14s %s\n", tests[i].name, (failures == before ? "ok" : "FAILED"));
+    printf("test %-14s %s\n", tests[i].name, (test_failures == before ? "ok" : "FAILED"));
     fflush(stdout);
   }
-  printf("%d checks, %d failures\n", checks, failures);
-  return (failures == 0 && checks > 1000 ? 0 : 1);
+  check(test_checks > 1000);
+  return test_done("test-profile-parts");
 }

@@ -7,17 +7,13 @@
 #define _DEFAULT_SOURCE
 #endif
 
-#include "mimalloc.h"
+#include "test-profile.h"
 #include "mimalloc/internal.h"
 #include "mimalloc/atomic.h"
 #include "mimalloc/prim.h"
 #include "../src/profile-internal.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #if !defined(_WIN32)
 #include <dirent.h>
@@ -31,38 +27,6 @@
 #include <sys/wait.h>
 #define TEST_POSIX  1
 #endif
-
-#if defined(_MSC_VER) && !defined(__clang__)
-#define test_noinline   __declspec(noinline)
-#elif defined(__clang__)
-#define test_noinline   __attribute__((noinline))
-#else
-#define test_noinline   __attribute__((noinline,noclone))
-#endif
-
-static volatile long test_failed = 0;
-static volatile long test_checks = 0;
-
-// Threads check, too.
-static void test_add(volatile long* counter) {
-  #if defined(_MSC_VER) && !defined(__clang__)
-  _InterlockedIncrement(counter);
-  #else
-  __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
-  #endif
-}
-
-#define CHECK(cond)  test_check((cond), #cond, __LINE__)
-
-static bool test_check(bool ok, const char* what, int line) {
-  test_add(&test_checks);
-  if (!ok) {
-    test_add(&test_failed);
-    fprintf(stderr, "FAILED: line %d: %s\n", line, what);
-  }
-  return ok;
-}
-
 
 /* -----------------------------------------------------------
   No allocation: any allocation of this thread goes to a fresh heap meanwhile, which has then a page.
@@ -88,12 +52,12 @@ static bool test_quiet_end(test_quiet_t q) {
 }
 
 #define QUIET_BEGIN()  { test_quiet_t quiet = test_quiet_begin();
-#define QUIET_END()    CHECK(test_quiet_end(quiet)); }
+#define QUIET_END()    check(test_quiet_end(quiet)); }
 
 static void test_quiet(void) {
   test_quiet_t q = test_quiet_begin();
   mi_free(mi_malloc(100));
-  CHECK(!test_quiet_end(q));            // planted
+  check(!test_quiet_end(q));            // planted
   void* volatile p = malloc(10);
   const bool overridden = mi_is_in_heap_region(p);
   free(p);
@@ -102,7 +66,7 @@ static void test_quiet(void) {
     q = test_quiet_begin();
     p = malloc(100);
     free(p);
-    CHECK(!test_quiet_end(q));          // planted
+    check(!test_quiet_end(q));          // planted
   }
 }
 
@@ -114,7 +78,7 @@ static void test_quiet(void) {
 #define TEST_DEPTH  (64)
 
 static uintptr_t test_frames[TEST_DEPTH];
-static volatile size_t test_count;
+static volatile size_t test_frame_count;
 
 typedef void (test_fun_t)(void);
 
@@ -132,7 +96,7 @@ static test_noinline void outer4(void) { p3(); test_sink = test_sink + 4; }
 static test_fun_t* volatile p4 = &outer4;
 
 static test_noinline void leaf_direct(void) {
-  test_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH);
+  test_frame_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH);
   test_sink = test_sink + 5;
 }
 
@@ -141,20 +105,20 @@ static test_noinline void leaf_limits(void) {
   uintptr_t frames[TEST_DEPTH];
   QUIET_BEGIN()
   errno = 1234;
-  CHECK(_mi_prof_prim_backtrace(frames, 0) == 0);
+  check(_mi_prof_prim_backtrace(frames, 0) == 0);
   for (size_t max = 1; max <= 4; max++) {
     frames[max] = 77;
-    CHECK(_mi_prof_prim_backtrace(frames, max) == max && frames[max] == 77);
+    check(_mi_prof_prim_backtrace(frames, max) == max && frames[max] == 77);
   }
-  CHECK(_mi_prof_prim_backtrace(frames, TEST_DEPTH) >= 5);
-  CHECK(errno == 1234);
+  check(_mi_prof_prim_backtrace(frames, TEST_DEPTH) >= 5);
+  check(errno == 1234);
   QUIET_END()
 }
 
 // Allocate, with a callback from within the allocator that takes the stack as a sample would.
 static void test_deferred(bool force, unsigned long long heartbeat, void* arg) {
   MI_UNUSED(force); MI_UNUSED(heartbeat); MI_UNUSED(arg);
-  if (test_count == 0) { test_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH); }
+  if (test_frame_count == 0) { test_frame_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH); }
   test_sink = test_sink + 6;
 }
 
@@ -164,7 +128,7 @@ static char         test_string[3001];
 
 #define LEAF(name,expr)  \
   static test_noinline void leaf_##name(void) { \
-    for (int i = 0; i < 300 && test_count == 0; i++) { test_block = (void*)(expr); mi_free(test_block); } \
+    for (int i = 0; i < 300 && test_frame_count == 0; i++) { test_block = (void*)(expr); mi_free(test_block); } \
     test_sink = test_sink + 1; \
   }
 
@@ -198,7 +162,7 @@ LEAF(huge,              mi_malloc(40*MI_MiB))
 LEAF(huge_aligned,      mi_malloc_aligned(1*MI_MiB,4*MI_MiB))
 
 static test_noinline void leaf_posix_memalign(void) {
-  for (int i = 0; i < 300 && test_count == 0; i++) {
+  for (int i = 0; i < 300 && test_frame_count == 0; i++) {
     if (mi_posix_memalign(&test_block, 1024, test_size) == 0) { mi_free(test_block); }
   }
   test_sink = test_sink + 1;
@@ -206,12 +170,12 @@ static test_noinline void leaf_posix_memalign(void) {
 
 #if defined(TEST_POSIX)
 static test_noinline void leaf_std_malloc(void) {
-  for (int i = 0; i < 300 && test_count == 0; i++) { test_block = malloc(test_size); free(test_block); }
+  for (int i = 0; i < 300 && test_frame_count == 0; i++) { test_block = malloc(test_size); free(test_block); }
   test_sink = test_sink + 1;
 }
 
 static test_noinline void leaf_std_memalign(void) {
-  for (int i = 0; i < 300 && test_count == 0; i++) {
+  for (int i = 0; i < 300 && test_frame_count == 0; i++) {
     if (posix_memalign(&test_block, 1024, test_size) == 0) { free(test_block); }
   }
   test_sink = test_sink + 1;
@@ -241,27 +205,27 @@ static uintptr_t test_resolve(uintptr_t pc, test_fun_t* leaf) {
 static size_t test_chain_match(test_fun_t* leaf) {
   test_fun_t* const chain[5] = { leaf, &outer1, &outer2, &outer3, &outer4 };
   size_t n = 0;
-  while (n < 5 && n < test_count && test_resolve(test_frames[n], leaf) == (uintptr_t)chain[n]) { n++; }
+  while (n < 5 && n < test_frame_count && test_resolve(test_frames[n], leaf) == (uintptr_t)chain[n]) { n++; }
   return n;
 }
 
 static void test_chain(const char* name, test_fun_t* leaf) {
   for (size_t i = 0; i < TEST_DEPTH; i++) { test_frames[i] = 0; }
-  test_count = 0;
+  test_frame_count = 0;
   test_leaf = leaf;
   p4();
-  if (!CHECK(test_chain_match(leaf) == 5)) {
-    fprintf(stderr, "  at %s: %zu frames, %zu match\n", name, test_count, test_chain_match(leaf));
-    for (size_t i = 0; i < test_count && i < 12; i++) { fprintf(stderr, "  %zx\n", (size_t)test_frames[i]); }
+  if (!check(test_chain_match(leaf) == 5)) {
+    fprintf(stderr, "  at %s: %zu frames, %zu match\n", name, test_frame_count, test_chain_match(leaf));
+    for (size_t i = 0; i < test_frame_count && i < 12; i++) { fprintf(stderr, "  %zx\n", (size_t)test_frames[i]); }
   }
 }
 
 static void test_backtrace(void) {
   test_chain("direct", &leaf_direct);
-  CHECK(test_count >= 6);                   // our caller as well
+  check(test_frame_count >= 6);                   // our caller as well
   const uintptr_t first = test_frames[0];   // planted: a frame too many or too few must be seen
   test_frames[0] = test_frames[1];
-  CHECK(test_chain_match(&leaf_direct) != 5);
+  check(test_chain_match(&leaf_direct) != 5);
   test_frames[0] = first;
   test_leaf = &leaf_limits;
   p4();
@@ -295,7 +259,7 @@ static void* test_thread(void* arg) {
 
 static void test_on_signal(int sig) {
   MI_UNUSED(sig);
-  test_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH);
+  test_frame_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH);
   test_sink = test_sink + 7;
 }
 
@@ -304,28 +268,28 @@ static void test_stacks(void) {
   pthread_attr_t attr;
   pthread_attr_init(&attr);
   pthread_attr_setstacksize(&attr, 128*1024);
-  CHECK(pthread_create(&thread, &attr, &test_thread, NULL) == 0);
+  check(pthread_create(&thread, &attr, &test_thread, NULL) == 0);
   pthread_join(thread, NULL);
   pthread_attr_destroy(&attr);
 
   // on a stack of our own, with an unreadable page behind it
   const size_t size = 256*1024;
   uint8_t* const stack = (uint8_t*)mmap(NULL, size + 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(stack != (uint8_t*)MAP_FAILED && mprotect(stack + size, 65536, PROT_NONE) == 0);
+  check(stack != (uint8_t*)MAP_FAILED && mprotect(stack + size, 65536, PROT_NONE) == 0);
   stack_t ss;
   stack_t old;
   memset(&ss, 0, sizeof(ss));
   ss.ss_sp = stack;
   ss.ss_size = size;
-  CHECK(sigaltstack(&ss, &old) == 0);
+  check(sigaltstack(&ss, &old) == 0);
   struct sigaction sa;
   memset(&sa, 0, sizeof(sa));
   sa.sa_handler = &test_on_signal;
   sa.sa_flags = SA_ONSTACK;
   sigaction(SIGUSR1, &sa, NULL);
-  test_count = 0;
+  test_frame_count = 0;
   raise(SIGUSR1);
-  CHECK(test_count >= 1);
+  check(test_frame_count >= 1);
   sa.sa_handler = SIG_DFL;
   sigaction(SIGUSR1, &sa, NULL);
   sigaltstack(&old, NULL);
@@ -349,10 +313,10 @@ static void test_wild_fp(void) {
                              (sp | (page-1)) - 7, (uintptr_t)&test_wild_fp, (uintptr_t)frames, (uintptr_t)&test_sink };
   for (size_t i = 0; i < sizeof(wild)/sizeof(wild[0]); i++) {
     const size_t n = test_call_with_fp(frames, TEST_DEPTH, wild[i], &_mi_prof_prim_backtrace);
-    CHECK(n <= TEST_DEPTH);
+    check(n <= TEST_DEPTH);
   }
   for (uintptr_t d = 0; d < 3*1024*1024; d += 4088) {   // all the way over the end of the stack
-    CHECK(test_call_with_fp(frames, TEST_DEPTH, (sp + d) & ~(uintptr_t)7, &_mi_prof_prim_backtrace) <= TEST_DEPTH);
+    check(test_call_with_fp(frames, TEST_DEPTH, (sp + d) & ~(uintptr_t)7, &_mi_prof_prim_backtrace) <= TEST_DEPTH);
   }
   munmap(hole, 4*page);
 }
@@ -378,19 +342,19 @@ static void test_module_list(void) {
   QUIET_BEGIN()
   errno = 1234;
   n = _mi_prof_prim_modules(test_modules, 1024, test_names, sizeof(test_names));
-  CHECK(errno == 1234);
+  check(errno == 1234);
   QUIET_END()
   #if defined(__linux__) || defined(_WIN32) || defined(__APPLE__)
-  CHECK(n >= 1);
+  check(n >= 1);
   if (n == 0) return;
   const uintptr_t here = (uintptr_t)&test_module_list;
-  CHECK(test_modules[0].start <= here && here < test_modules[0].end);
-  CHECK(test_modules[0].path[0] != 0);
+  check(test_modules[0].start <= here && here < test_modules[0].end);
+  check(test_modules[0].path[0] != 0);
   #endif
   for (size_t i = 0; i < n; i++) {
-    CHECK(test_modules[i].start < test_modules[i].end && test_modules[i].path != NULL && test_modules[i].build_id_size <= MI_PROF_BUILD_ID_MAX);
-    CHECK(strstr(test_modules[i].path, " (deleted)") == NULL);
-    if (i >= 2) { CHECK(test_modules[i-1].start < test_modules[i].start); }
+    check(test_modules[i].start < test_modules[i].end && test_modules[i].path != NULL && test_modules[i].build_id_size <= MI_PROF_BUILD_ID_MAX);
+    check(strstr(test_modules[i].path, " (deleted)") == NULL);
+    if (i >= 2) { check(test_modules[i-1].start < test_modules[i].start); }
   }
   fprintf(stderr, "note: %zu modules; first: %zx-%zx %llx %s id ", n, (size_t)test_modules[0].start, (size_t)test_modules[0].end,
           (unsigned long long)test_modules[0].offset, test_modules[0].path);
@@ -410,46 +374,46 @@ static void test_module_list(void) {
     if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %4095[^\n]", &start, &end, perm, &offset, path) < 4) continue;
     if (!(start <= here && here < end)) continue;
     found = true;
-    CHECK(test_modules[0].start == start && test_modules[0].end == end && test_modules[0].offset == offset && strcmp(test_modules[0].path, path) == 0);
+    check(test_modules[0].start == start && test_modules[0].end == end && test_modules[0].offset == offset && strcmp(test_modules[0].path, path) == 0);
   }
   if (f != NULL) { fclose(f); }
-  CHECK(found);
+  check(found);
 
   // the build id, against the first such note in the file
   static uint8_t image[8*1024*1024];
   f = fopen("/proc/self/exe", "rb");
   const size_t size = (f == NULL ? 0 : fread(image, 1, sizeof(image), f));
   if (f != NULL) { fclose(f); }
-  CHECK(size > 1000);
+  check(size > 1000);
   static const uint8_t note[12] = { 20,0,0,0, 3,0,0,0, 'G','N','U',0 };
   size_t pos = 0;
   for (size_t i = 4; pos == 0 && i + 32 < size && i < 4096; i++) {
     if (image[i-4] == 4 && memcmp(image + i, note, sizeof(note)) == 0) { pos = i + sizeof(note); }
   }
   if (pos != 0) {
-    CHECK(test_modules[0].build_id_size == 20 && memcmp(image + pos, test_modules[0].build_id, 20) == 0);
+    check(test_modules[0].build_id_size == 20 && memcmp(image + pos, test_modules[0].build_id, 20) == 0);
   }
   else {
     fprintf(stderr, "note: linked without a build id\n");
-    CHECK(test_modules[0].build_id_size == 0);
+    check(test_modules[0].build_id_size == 0);
   }
   #endif
 
   // limits: the main executable is always in the list; a path is whole or empty.
   static mi_prof_module_t few[3];
-  CHECK(_mi_prof_prim_modules(few, 0, test_names, sizeof(test_names)) == 0);
+  check(_mi_prof_prim_modules(few, 0, test_names, sizeof(test_names)) == 0);
   if (n >= 1) {
     const uintptr_t main_start = test_modules[0].start;
     few[1].start = 99;
-    CHECK(_mi_prof_prim_modules(few, 1, test_names, sizeof(test_names)) == 1 && few[0].start == main_start && few[1].start == 99);
+    check(_mi_prof_prim_modules(few, 1, test_names, sizeof(test_names)) == 1 && few[0].start == main_start && few[1].start == 99);
     const size_t len = strlen(few[0].path);
     test_names[2] = 'y';
     size_t m = _mi_prof_prim_modules(few, 3, test_names, 2);
-    CHECK(m >= 1 && few[0].path[0] == 0 && test_names[2] == 'y');
+    check(m >= 1 && few[0].path[0] == 0 && test_names[2] == 'y');
     m = _mi_prof_prim_modules(few, 1, test_names, len + 1);
-    CHECK(m == 1 && strlen(few[0].path) == len);
+    check(m == 1 && strlen(few[0].path) == len);
     m = _mi_prof_prim_modules(few, 1, test_names, len);
-    CHECK(m == 1 && few[0].path[0] == 0);
+    check(m == 1 && few[0].path[0] == 0);
   }
 }
 
@@ -466,36 +430,36 @@ static void test_child(void)   { test_forks[2]++; }
 static void test_process(void) {
   const int64_t seconds = _mi_prof_prim_time_nanos() / 1000000000;
   const int64_t now = (int64_t)time(NULL);
-  CHECK(seconds >= now - 2 && seconds <= now + 2);
-  CHECK(!_mi_prof_prim_is_setuid());
+  check(seconds >= now - 2 && seconds <= now + 2);
+  check(!_mi_prof_prim_is_setuid());
 
   mi_memid_t memid;
   const size_t size = 16*65536;
   uint8_t* const p = (uint8_t*)_mi_os_alloc(size, &memid);
-  CHECK(p != NULL);
+  check(p != NULL);
   if (p != NULL) {
     memset(p, 1, size);
     _mi_prof_prim_purge(p, size);
     size_t sum = 0;
     for (size_t i = 0; i < size; i++) { sum += p[i]; }
-    CHECK(sum <= size);
+    check(sum <= size);
     #if defined(__linux__)
-    CHECK(sum == 0);
+    check(sum == 0);
     #endif
     memset(p, 2, size);
-    CHECK(p[size-1] == 2);
+    check(p[size-1] == 2);
     _mi_os_free(p, size, memid);
   }
 
   _mi_prof_prim_atfork(&test_prepare, &test_parent, &test_child);
   _mi_prof_prim_atfork(&test_prepare, &test_parent, &test_child);
   #if defined(TEST_POSIX)
-  CHECK(_mi_prof_prim_process_id() == (size_t)getpid());
+  check(_mi_prof_prim_process_id() == (size_t)getpid());
   const pid_t pid = fork();
   if (pid == 0) { _exit(test_forks[0] == 1 && test_forks[1] == 0 && test_forks[2] == 1 && _mi_prof_prim_process_id() == (size_t)getpid() ? 0 : 1); }
   int status = -1;
-  CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
-  CHECK(test_forks[0] == 1 && test_forks[1] == 1 && test_forks[2] == 0);
+  check(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+  check(test_forks[0] == 1 && test_forks[1] == 1 && test_forks[2] == 0);
   #endif
 }
 
@@ -535,48 +499,48 @@ static bool test_write(const char* path, const char* content, bool commit, mi_pr
     ok = _mi_prof_prim_file_close(file, commit) && ok;
   }
   else {
-    CHECK(!_mi_prof_prim_file_write(file, content, 1));
-    CHECK(!_mi_prof_prim_file_close(file, true));
+    check(!_mi_prof_prim_file_write(file, content, 1));
+    check(!_mi_prof_prim_file_close(file, true));
   }
-  CHECK(errno == 1234);
+  check(errno == 1234);
   QUIET_END()
-  CHECK(ok == (commit && file->error == NULL));
+  check(ok == (commit && file->error == NULL));
   return ok;
 }
 
 static void test_file(void) {
   mi_prof_file_t file;
   const char* const path = test_path("out.pb.gz");
-  CHECK(test_write(path, "first", true, &file));
-  CHECK(test_content_is(path, "first"));
-  CHECK(test_content_is(file.temp_path, NULL));
-  CHECK(!test_content_is(path, "fIrst") && !test_content_is(path, NULL));    // planted
+  check(test_write(path, "first", true, &file));
+  check(test_content_is(path, "first"));
+  check(test_content_is(file.temp_path, NULL));
+  check(!test_content_is(path, "fIrst") && !test_content_is(path, NULL));    // planted
 
   // replaced in one step, and only at the end
-  CHECK(_mi_prof_prim_file_open(&file, path));
-  CHECK(_mi_prof_prim_file_write(&file, "second", 6));
-  CHECK(test_content_is(path, "first"));
-  CHECK(_mi_prof_prim_file_close(&file, true));
-  CHECK(test_content_is(path, "second"));
+  check(_mi_prof_prim_file_open(&file, path));
+  check(_mi_prof_prim_file_write(&file, "second", 6));
+  check(test_content_is(path, "first"));
+  check(_mi_prof_prim_file_close(&file, true));
+  check(test_content_is(path, "second"));
 
   // given up
-  CHECK(!test_write(path, "third", false, &file) && file.error == NULL);
-  CHECK(test_content_is(path, "second") && test_content_is(file.temp_path, NULL));
-  CHECK(!test_write(test_path("never"), "third", false, &file));
-  CHECK(test_content_is(test_path("never"), NULL));
+  check(!test_write(path, "third", false, &file) && file.error == NULL);
+  check(test_content_is(path, "second") && test_content_is(file.temp_path, NULL));
+  check(!test_write(test_path("never"), "third", false, &file));
+  check(test_content_is(test_path("never"), NULL));
 
   // bad targets
   static char longer[2000];
   memset(longer, 'a', sizeof(longer) - 1);
-  CHECK(!test_write(NULL, "x", true, &file) && file.error != NULL);
-  CHECK(!test_write("", "x", true, &file) && file.error != NULL);
-  CHECK(!test_write(test_dir, "x", true, &file) && file.error != NULL);
-  CHECK(!test_write(test_path("no/such/folder"), "x", true, &file) && file.error != NULL && file.error_code != 0);
-  CHECK(!test_write(longer, "x", true, &file) && file.error != NULL && file.error_code != 0);
+  check(!test_write(NULL, "x", true, &file) && file.error != NULL);
+  check(!test_write("", "x", true, &file) && file.error != NULL);
+  check(!test_write(test_dir, "x", true, &file) && file.error != NULL);
+  check(!test_write(test_path("no/such/folder"), "x", true, &file) && file.error != NULL && file.error_code != 0);
+  check(!test_write(longer, "x", true, &file) && file.error != NULL && file.error_code != 0);
   #if defined(_WIN32)
-  CHECK(!test_write("NUL", "x", true, &file) && file.error != NULL);
-  CHECK(!test_write(test_path("bad\xff name"), "x", true, &file) && file.error != NULL);
-  CHECK(test_write(test_path("\xc3\xa4\xe2\x82\xac"), "x", true, &file));
+  check(!test_write("NUL", "x", true, &file) && file.error != NULL);
+  check(!test_write(test_path("bad\xff name"), "x", true, &file) && file.error != NULL);
+  check(test_write(test_path("\xc3\xa4\xe2\x82\xac"), "x", true, &file));
   #endif
 }
 
@@ -584,7 +548,7 @@ static void test_file(void) {
 
 static void test_put(const char* path, const char* content) {
   FILE* const f = fopen(path, "wb");
-  CHECK(f != NULL);
+  check(f != NULL);
   if (f != NULL) {
     fputs(content, f);
     fclose(f);
@@ -609,14 +573,14 @@ static bool test_mode_is(const char* path, unsigned mode) {
 static void test_file_posix(void) {
   mi_prof_file_t file;
   const char* const path = test_path("mode");
-  CHECK(test_write(path, "first", true, &file) && test_mode_is(path, 0600));
+  check(test_write(path, "first", true, &file) && test_mode_is(path, 0600));
   const mode_t mask = umask(0277);
-  CHECK(test_write(path, "again", true, &file) && test_mode_is(path, 0600));
+  check(test_write(path, "again", true, &file) && test_mode_is(path, 0600));
   umask(0);
-  CHECK(_mi_prof_prim_file_open(&file, path) && test_mode_is(file.temp_path, 0600));
-  CHECK(strncmp(file.temp_path, test_dir, strlen(test_dir)) == 0);
-  CHECK((fcntl((int)file.handle, F_GETFD) & FD_CLOEXEC) != 0);
-  CHECK(!_mi_prof_prim_file_close(&file, false));
+  check(_mi_prof_prim_file_open(&file, path) && test_mode_is(file.temp_path, 0600));
+  check(strncmp(file.temp_path, test_dir, strlen(test_dir)) == 0);
+  check((fcntl((int)file.handle, F_GETFD) & FD_CLOEXEC) != 0);
+  check(!_mi_prof_prim_file_close(&file, false));
   umask(mask);
   const int before = test_entries();
 
@@ -624,45 +588,45 @@ static void test_file_posix(void) {
   char link_to[1024];
   snprintf(link_to, sizeof(link_to), "%s", test_path("link_to"));
   test_put(link_to, "linked");
-  CHECK(symlink(link_to, test_path("link")) == 0);
-  CHECK(symlink("/nonexistent/file", test_path("dangling")) == 0);
-  CHECK(mkfifo(test_path("fifo"), 0600) == 0);
-  CHECK(mkdir(test_path("dir"), 0700) == 0);
+  check(symlink(link_to, test_path("link")) == 0);
+  check(symlink("/nonexistent/file", test_path("dangling")) == 0);
+  check(mkfifo(test_path("fifo"), 0600) == 0);
+  check(mkdir(test_path("dir"), 0700) == 0);
   const char* const bad[] = { "link", "dangling", "fifo", "dir" };
   for (size_t i = 0; i < 4; i++) {
-    CHECK(!test_write(test_path(bad[i]), "bad", true, &file) && file.error != NULL && file.temp_path[0] == 0);
+    check(!test_write(test_path(bad[i]), "bad", true, &file) && file.error != NULL && file.temp_path[0] == 0);
   }
-  CHECK(test_content_is(link_to, "linked"));
-  CHECK(!test_write("/dev/null", "bad", true, &file) && file.error != NULL);
+  check(test_content_is(link_to, "linked"));
+  check(!test_write("/dev/null", "bad", true, &file) && file.error != NULL);
   struct stat st;
-  CHECK(lstat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));
-  CHECK(test_entries() == before + 5);
+  check(lstat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));
+  check(test_entries() == before + 5);
 
   // a target that becomes something else while we write
-  CHECK(_mi_prof_prim_file_open(&file, test_path("late")) && mkfifo(test_path("late"), 0600) == 0);
-  CHECK(!_mi_prof_prim_file_close(&file, true) && file.error != NULL);
-  CHECK(lstat(test_path("late"), &st) == 0 && S_ISFIFO(st.st_mode));
-  CHECK(test_entries() == before + 6);
+  check(_mi_prof_prim_file_open(&file, test_path("late")) && mkfifo(test_path("late"), 0600) == 0);
+  check(!_mi_prof_prim_file_close(&file, true) && file.error != NULL);
+  check(lstat(test_path("late"), &st) == 0 && S_ISFIFO(st.st_mode));
+  check(test_entries() == before + 6);
 
   // a name that is taken is left alone
   unsigned long pid = 0, seq = 0;
-  CHECK(sscanf(file.temp_path + strlen(test_dir), "/.mi_prof-%lu-%lu.tmp", &pid, &seq) == 2 && pid == (unsigned long)getpid());
+  check(sscanf(file.temp_path + strlen(test_dir), "/.mi_prof-%lu-%lu.tmp", &pid, &seq) == 2 && pid == (unsigned long)getpid());
   char taken[1024];
   snprintf(taken, sizeof(taken), "%s/.mi_prof-%lu-%lu.tmp", test_dir, pid, seq + 1);
-  CHECK(symlink("/nonexistent/file", taken) == 0);
-  CHECK(test_write(test_path("next"), "next", true, &file) && strcmp(file.temp_path, taken) != 0);
-  CHECK(lstat(taken, &st) == 0 && S_ISLNK(st.st_mode));
+  check(symlink("/nonexistent/file", taken) == 0);
+  check(test_write(test_path("next"), "next", true, &file) && strcmp(file.temp_path, taken) != 0);
+  check(lstat(taken, &st) == 0 && S_ISLNK(st.st_mode));
 
   // a path that names no folder
   char cwd[1024];
-  CHECK(getcwd(cwd, sizeof(cwd)) != NULL && chdir(test_dir) == 0);
-  CHECK(test_write("plain", "plain", true, &file) && test_content_is(test_path("plain"), "plain"));
-  CHECK(chdir(cwd) == 0);
+  check(getcwd(cwd, sizeof(cwd)) != NULL && chdir(test_dir) == 0);
+  check(test_write("plain", "plain", true, &file) && test_content_is(test_path("plain"), "plain"));
+  check(chdir(cwd) == 0);
 
   // a folder that may not be written
   if (geteuid() != 0) {
-    CHECK(chmod(test_path("dir"), 0500) == 0);
-    CHECK(!test_write(test_path("dir/x"), "x", true, &file) && file.error_code == EACCES);
+    check(chmod(test_path("dir"), 0500) == 0);
+    check(!test_write(test_path("dir/x"), "x", true, &file) && file.error_code == EACCES);
   }
 }
 
@@ -674,41 +638,41 @@ static void test_file_full(void) {
   const int before = test_entries();
   static char data[300*1024];
   struct rlimit old;
-  CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0);
+  check(getrlimit(RLIMIT_FSIZE, &old) == 0);
   struct rlimit limit = old;
   limit.rlim_cur = 256*1024;
-  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  CHECK(_mi_prof_prim_file_open(&file, path));
-  CHECK(_mi_prof_prim_file_write(&file, data, 100*1024));
-  CHECK(_mi_prof_prim_file_write(&file, data, 156*1024));    // up to the limit
-  CHECK(!_mi_prof_prim_file_write(&file, data, 1));
-  CHECK(!_mi_prof_prim_file_write(&file, data, 1));
-  CHECK(file.error != NULL && file.error_code == EFBIG);
-  CHECK(!_mi_prof_prim_file_close(&file, true));
-  CHECK(_mi_prof_prim_file_open(&file, path) && !_mi_prof_prim_file_write(&file, data, sizeof(data)) && !_mi_prof_prim_file_close(&file, true));
-  CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
-  CHECK(test_content_is(path, "old") && test_entries() == before);
+  check(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  check(_mi_prof_prim_file_open(&file, path));
+  check(_mi_prof_prim_file_write(&file, data, 100*1024));
+  check(_mi_prof_prim_file_write(&file, data, 156*1024));    // up to the limit
+  check(!_mi_prof_prim_file_write(&file, data, 1));
+  check(!_mi_prof_prim_file_write(&file, data, 1));
+  check(file.error != NULL && file.error_code == EFBIG);
+  check(!_mi_prof_prim_file_close(&file, true));
+  check(_mi_prof_prim_file_open(&file, path) && !_mi_prof_prim_file_write(&file, data, sizeof(data)) && !_mi_prof_prim_file_close(&file, true));
+  check(setrlimit(RLIMIT_FSIZE, &old) == 0);
+  check(test_content_is(path, "old") && test_entries() == before);
 
   // an error of the system at write
-  CHECK(_mi_prof_prim_file_open(&file, path));
+  check(_mi_prof_prim_file_open(&file, path));
   const int null = open("/dev/null", O_RDONLY);
-  CHECK(null >= 0 && dup2(null, (int)file.handle) >= 0);
+  check(null >= 0 && dup2(null, (int)file.handle) >= 0);
   close(null);
-  CHECK(!_mi_prof_prim_file_write(&file, data, 10) && file.error_code == EBADF);
-  CHECK(!_mi_prof_prim_file_close(&file, true));
-  CHECK(test_content_is(path, "old") && test_entries() == before);
+  check(!_mi_prof_prim_file_write(&file, data, 10) && file.error_code == EBADF);
+  check(!_mi_prof_prim_file_close(&file, true));
+  check(test_content_is(path, "old") && test_entries() == before);
 
   // and at close
-  CHECK(_mi_prof_prim_file_open(&file, path) && _mi_prof_prim_file_write(&file, data, 10));
+  check(_mi_prof_prim_file_open(&file, path) && _mi_prof_prim_file_write(&file, data, 10));
   close((int)file.handle);
-  CHECK(!_mi_prof_prim_file_close(&file, true) && file.error != NULL);
-  CHECK(test_content_is(path, "old") && test_entries() == before);
+  check(!_mi_prof_prim_file_close(&file, true) && file.error != NULL);
+  check(test_content_is(path, "old") && test_entries() == before);
 }
 
 static void test_files(void) {
   const char* const tmp = getenv("TMPDIR");
   snprintf(test_dir, sizeof(test_dir), "%s/mi_prof test XXXXXX", (tmp == NULL ? "/tmp" : tmp));
-  if (!CHECK(mkdtemp(test_dir) != NULL)) return;
+  if (!check(mkdtemp(test_dir) != NULL)) return;
   test_file();
   test_file_posix();
   test_file_full();
@@ -728,17 +692,17 @@ static void test_files(void) {
 static void test_files(void) {
   char tmp[256];
   const DWORD n = GetTempPathA(sizeof(tmp), tmp);
-  CHECK(n > 0 && n < sizeof(tmp));
+  check(n > 0 && n < sizeof(tmp));
   snprintf(test_dir, sizeof(test_dir), "%smi_prof-%lu", tmp, (unsigned long)GetCurrentProcessId());
-  CHECK(CreateDirectoryA(test_dir, NULL) || GetLastError() == ERROR_ALREADY_EXISTS);
+  check(CreateDirectoryA(test_dir, NULL) || GetLastError() == ERROR_ALREADY_EXISTS);
   SetLastError(4321);
   mi_prof_file_t file;
-  CHECK(!_mi_prof_prim_file_open(&file, test_dir) && GetLastError() == 4321);
+  check(!_mi_prof_prim_file_open(&file, test_dir) && GetLastError() == 4321);
   test_file();
   remove(test_path("out.pb.gz"));
   WCHAR name[1024];
-  CHECK(MultiByteToWideChar(CP_UTF8, 0, test_path("\xc3\xa4\xe2\x82\xac"), -1, name, 1024) > 0 && DeleteFileW(name));
-  CHECK(RemoveDirectoryA(test_dir));    // nothing is left
+  check(MultiByteToWideChar(CP_UTF8, 0, test_path("\xc3\xa4\xe2\x82\xac"), -1, name, 1024) > 0 && DeleteFileW(name));
+  check(RemoveDirectoryA(test_dir));    // nothing is left
 }
 
 #endif
@@ -754,6 +718,6 @@ int main(void) {
   test_module_list();
   test_process();
   test_files();
-  fprintf(stderr, "%ld checks, %ld failed\n", test_checks, test_failed);
-  return (test_failed == 0 && test_checks > 100 ? 0 : 1);
+  check(test_checks > 100);
+  return test_done("test-profile-prim");
 }

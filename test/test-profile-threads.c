@@ -258,15 +258,6 @@ static void test_stop_while_pages_vanish(void) {
 static char dump_path[256];
 static volatile long dumps;
 
-static long file_size(const char* path) {
-  FILE* const f = fopen(path, "rb");
-  if (f == NULL) return -1;
-  fseek(f, 0, SEEK_END);
-  const long size = ftell(f);
-  fclose(f);
-  return size;
-}
-
 static void test_dump_while_busy(void) {
   test_begin("dumps in both forms while 8 threads allocate and free");
   check(mi_prof_start(512));
@@ -274,7 +265,7 @@ static void test_dump_while_busy(void) {
   const double end = test_seconds() + SECONDS;
   for (int i = 0; i < 4 || test_seconds() < end; i++) {
     check(i % 2 == 0 ? mi_prof_dump(dump_path) : mi_prof_dump_text(dump_path));
-    check(file_size(dump_path) > 100);
+    check(test_file_size(dump_path) > 100);
     test_count(&dumps);
   }
   workers_end();

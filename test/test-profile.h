@@ -31,8 +31,10 @@
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #define test_noinline   __declspec(noinline)
-#else
+#elif defined(__clang__)
 #define test_noinline   __attribute__((noinline))
+#else
+#define test_noinline   __attribute__((noinline,noclone))
 #endif
 
 // May be unused in one test or another.
@@ -138,6 +140,16 @@ test_fun bool test_is_overridden(void) {
 test_fun uint32_t test_random(uint64_t* state) {
   *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
   return (uint32_t)(*state >> 33);
+}
+
+// The size of a file in bytes, or -1 if there is none.
+test_fun long test_file_size(const char* path) {
+  FILE* const f = fopen(path, "rb");
+  if (f == NULL) return -1;
+  fseek(f, 0, SEEK_END);
+  const long size = ftell(f);
+  fclose(f);
+  return size;
 }
 
 /* -----------------------------------------------------------

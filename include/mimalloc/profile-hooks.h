@@ -4,7 +4,7 @@
 #define MIMALLOC_PROFILE_HOOKS_H
 
 // Where mimalloc calls the profiler, and all that the profiler knows of mimalloc's own
-// structures: the lists, the flags and the metadata word of a page. Included at the end of
+// structures: the lists, the flags and the metadata word of a page. Included by
 // `internal.h`. The rest of the profiler uses only what is declared here.
 
 /* -----------------------------------------------------------
@@ -21,7 +21,7 @@ static inline bool _mi_prof_is_on(void) {
 // What has been decided about the blocks in `page->free` (in `page->prof_state`, written by the owning thread only).
 // The invariant: where the fast path of `mi_malloc` can reach a page, its `free` list holds no block that is
 // undrawn or to be sampled. So while profiling is on, blocks move from `local_free` to `free` only just before the
-// allocation that takes the first of them, in `_mi_malloc_generic`.
+// allocation that takes the first of them.
 typedef enum mi_prof_page_state_e {
   MI_PROF_UNDRAWN = 0,      // nothing
   MI_PROF_DRAWN   = 1,      // none of them is sampled
@@ -127,10 +127,10 @@ static inline void _mi_prof_page_cut(mi_page_t* page, size_t n) {
 }
 
 /* -----------------------------------------------------------
-  Allocation. Called in `_mi_malloc_generic` only.
+  Allocation
 ----------------------------------------------------------- */
 
-// Is the block that is popped next from `page->free` to be sampled? Then `_mi_prof_sample` must follow the pop.
+// In `_mi_malloc_generic`: is the block that is popped next from `page->free` to be sampled? Then `_mi_prof_sample` must follow the pop.
 // Inline is what happens nearly always: all blocks of a refilled list are drawn, and none of them is sampled.
 static inline bool _mi_prof_page_is_due(mi_heap_t* heap, mi_page_t* page) {
   const size_t session = mi_atomic_load_relaxed(&_mi_prof_session);
