@@ -95,12 +95,7 @@ bool mi_prof_dump_text(const char* path) mi_attr_noexcept {
 static char mi_prof_exit_path[MI_PROF_MAX_PATH];    // `MIMALLOC_PROF_DUMP_AT_EXIT`, or empty
 
 static void mi_prof_exit_init(void) {
-  #if (MI_MALLOC_VERSION < 20500)     // returns a boolean
-  const bool found = _mi_getenv("mimalloc_prof_dump_at_exit", mi_prof_exit_path, sizeof(mi_prof_exit_path));
-  #else
-  const bool found = (_mi_getenv("mimalloc_prof_dump_at_exit", mi_prof_exit_path, sizeof(mi_prof_exit_path)) == 0);
-  #endif
-  if (!found) { mi_prof_exit_path[0] = 0; }
+  if (!mi_prof_getenv("mimalloc_prof_dump_at_exit", mi_prof_exit_path, sizeof(mi_prof_exit_path))) { mi_prof_exit_path[0] = 0; }
 }
 
 // Replace each `%p` by the process id. Returns false if the result does not fit.

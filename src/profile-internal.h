@@ -8,9 +8,11 @@
 
 #include "mimalloc.h"
 #include "mimalloc/internal.h"
+#include "mimalloc/profile.h"
 
 #define MI_PROF_VERSION        "0.1.0"
 #define MI_PROF_MAX_DEPTH      (128)      // hard limit of `mi_option_prof_bt_max`
+#define MI_PROF_MAX_FRAMES     (MI_PROF_MAX_DEPTH + 1)   // with the mark of a truncated stack
 #define MI_PROF_BUILD_ID_MAX   (20)
 #define MI_PROF_CACHE_LINE     (64)
 
@@ -27,6 +29,9 @@ typedef struct mi_prof_stack_s {
   uintptr_t               frames[1];  // `depth` return addresses, leaf first
 } mi_prof_stack_t;
 
+// Find a way to capture stacks by its name, as in the environment. Returns false if there is none.
+bool _mi_prof_unwind_parse(const char* name, mi_prof_unwind_t* how);
+
 /* -----------------------------------------------------------
   Snapshot: a consistent copy that the writers encode. It owns
   its memory; nothing here is shared with running threads.
@@ -34,6 +39,7 @@ typedef struct mi_prof_stack_s {
 
 // Frames of a sample that stand for no address.
 #define MI_PROF_FRAME_OTHER    ((uintptr_t)1)   // the stack was not kept as the memory limit was reached: "[other]"
+#define MI_PROF_FRAME_TRUNCATED ((uintptr_t)2)  // the outermost frame of a stack that is deeper than `prof_bt_max`: "[truncated]"
 
 // Live records with the same stack and the same size.
 typedef struct mi_prof_sample_s {
@@ -98,8 +104,12 @@ void    _mi_prof_aligned_functions(uintptr_t* functions);
 
 // Store the return addresses of the calling thread's stack, leaf first, at most `max` of them, and return how many.
 // The leaf is the caller of the allocator: the allocator's own frames are left out.
-// Takes no lock that the program can hold, and never allocates.
-size_t  _mi_prof_prim_backtrace(uintptr_t* frames, size_t max);
+// Takes no lock that the program can hold, and never allocates. A way that this system does not have is as `MI_PROF_UNWIND_AUTO`.
+size_t  _mi_prof_prim_backtrace(mi_prof_unwind_t how, uintptr_t* frames, size_t max);
+
+// Leave the frames of the allocator, and those within, out of a stack that somebody else captured. Returns the new count.
+#define MI_PROF_OWN_FRAMES  (16)  // there are at most so many
+size_t  _mi_prof_prim_leave_out_own(uintptr_t* frames, size_t count);
 
 // Describe the executable mappings of the process, sorted by address with the main executable first. Stores at most
 // `max` modules, with their paths in `names`. Returns the number stored.

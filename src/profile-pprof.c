@@ -82,12 +82,12 @@ enum { MI_FUNCTION_ID = 1, MI_FUNCTION_NAME, MI_FUNCTION_SYSTEM_NAME };
 // The strings that every profile has, by their index in the string table.
 enum {
   MI_STR_EMPTY, MI_STR_ALLOC_OBJECTS, MI_STR_COUNT, MI_STR_ALLOC_SPACE, MI_STR_BYTES, MI_STR_INUSE_OBJECTS, MI_STR_INUSE_SPACE,
-  MI_STR_SPACE, MI_STR_OTHER, MI_STR_NO_STACK, MI_STR_DROP_FRAMES, MI_STR_FIXED_COUNT
+  MI_STR_SPACE, MI_STR_OTHER, MI_STR_TRUNCATED, MI_STR_NO_STACK, MI_STR_DROP_FRAMES, MI_STR_FIXED_COUNT
 };
 
 static const char* const mi_pprof_strings[MI_STR_FIXED_COUNT] = {
   "", "alloc_objects", "count", "alloc_space", "bytes", "inuse_objects", "inuse_space",
-  "space", "[other]", "[no stack]",
+  "space", "[other]", "[truncated]", "[no stack]",
   // The allocator's own functions, should a stack still begin with one. A reader matches whole names, usually without
   // parameters. Other people use the prefix `mi_` too (MyISAM does), so name what allocates.
   "_?mi_\\w*([cmvz]|re|aligned_)alloc\\w*|_?mi_\\w*heap_alloc_new\\w*|_?mi_\\w*memalign|_?mi_\\w*stl_allocator.*"
@@ -96,7 +96,7 @@ static const char* const mi_pprof_strings[MI_STR_FIXED_COUNT] = {
   "|operator new(\\[\\])?(\\(.*\\))?|_Zn[aw][jmy].*"
 };
 
-enum { MI_FUNCTION_OTHER = 1, MI_FUNCTION_NO_STACK };
+enum { MI_FUNCTION_NONE, MI_FUNCTION_OTHER, MI_FUNCTION_TRUNCATED, MI_FUNCTION_NO_STACK };
 
 // The builder; lies at the start of the scratch memory.
 typedef struct mi_pprof_s {
@@ -109,7 +109,7 @@ typedef struct mi_pprof_s {
   bool        has_no_stack;     // does a sample lack a stack?
   size_t      string_count;
   size_t      stack_size;
-  uint8_t     stack[MI_PROF_MAX_DEPTH * 5];   // the packed location ids of the current stack
+  uint8_t     stack[MI_PROF_MAX_FRAMES * 5];   // the packed location ids of the current stack
   mi_proto_t  message;
   mi_gzip_t   gzip;
 } mi_pprof_t;
@@ -137,8 +137,8 @@ static inline bool mi_pprof_is_new_stack(const mi_prof_snapshot_t* snapshot, siz
 }
 
 static inline size_t mi_pprof_depth(const mi_prof_sample_t* s) {
-  mi_assert_internal(s->depth <= MI_PROF_MAX_DEPTH);
-  return (s->depth < MI_PROF_MAX_DEPTH ? s->depth : MI_PROF_MAX_DEPTH);
+  mi_assert_internal(s->depth <= MI_PROF_MAX_FRAMES);
+  return (s->depth < MI_PROF_MAX_FRAMES ? s->depth : MI_PROF_MAX_FRAMES);
 }
 
 // The slot that holds the address, or the free one where it belongs.
@@ -184,15 +184,26 @@ static void mi_pprof_collect_locations(mi_pprof_t* b) {
   for (size_t i = 0; i < b->address_count; i++) { *mi_pprof_slot(b, a[i]) = (uint32_t)(i + 1); }
 }
 
+// The function that a frame without an address stands for.
+static uint32_t mi_pprof_frame_function(uintptr_t address) {
+  if (address == MI_PROF_FRAME_OTHER) return MI_FUNCTION_OTHER;
+  return (address == MI_PROF_FRAME_TRUNCATED ? MI_FUNCTION_TRUNCATED : MI_FUNCTION_NONE);
+}
+
+static void mi_pprof_put_line(mi_pprof_t* b, uint32_t function) {
+  const size_t line = mi_proto_begin(&b->message, MI_LOCATION_LINE);
+  mi_proto_uint(&b->message, MI_LINE_FUNCTION_ID, function);
+  mi_proto_end(&b->message, line);
+}
+
 static void mi_pprof_put_locations(mi_pprof_t* b) {
   const mi_prof_snapshot_t* const snapshot = b->snapshot;
   size_t next = 0;   // in `module_order`: the first module that does not end below the address
   for (size_t i = 0; i < b->address_count && b->gzip.ok; i++) {
     mi_proto_uint(&b->message, MI_LOCATION_ID, i + 1);
-    if (b->addresses[i] == MI_PROF_FRAME_OTHER) {
-      const size_t line = mi_proto_begin(&b->message, MI_LOCATION_LINE);
-      mi_proto_uint(&b->message, MI_LINE_FUNCTION_ID, MI_FUNCTION_OTHER);
-      mi_proto_end(&b->message, line);
+    const uint32_t function = mi_pprof_frame_function(b->addresses[i]);
+    if (function != MI_FUNCTION_NONE) {
+      mi_pprof_put_line(b, function);
     }
     else {
       const uintptr_t pc = b->addresses[i] - 1;   // inside the call
@@ -206,9 +217,7 @@ static void mi_pprof_put_locations(mi_pprof_t* b) {
   }
   if (b->has_no_stack) {
     mi_proto_uint(&b->message, MI_LOCATION_ID, b->address_count + 1);
-    const size_t line = mi_proto_begin(&b->message, MI_LOCATION_LINE);
-    mi_proto_uint(&b->message, MI_LINE_FUNCTION_ID, MI_FUNCTION_NO_STACK);
-    mi_proto_end(&b->message, line);
+    mi_pprof_put_line(b, MI_FUNCTION_NO_STACK);
     mi_pprof_put_message(b, MI_PROFILE_LOCATION);
   }
 }
@@ -276,8 +285,11 @@ static void mi_pprof_put_function(mi_pprof_t* b, uint32_t id, uint32_t name) {
 }
 
 static void mi_pprof_put_functions(mi_pprof_t* b) {
-  if (b->address_count > 0 && b->addresses[0] == MI_PROF_FRAME_OTHER) {
-    mi_pprof_put_function(b, MI_FUNCTION_OTHER, MI_STR_OTHER);
+  for (size_t i = 0; i < b->address_count && i < 2; i++) {    // they come first
+    const uint32_t function = mi_pprof_frame_function(b->addresses[i]);
+    if (function != MI_FUNCTION_NONE) {
+      mi_pprof_put_function(b, function, (function == MI_FUNCTION_OTHER ? MI_STR_OTHER : MI_STR_TRUNCATED));
+    }
   }
   if (b->has_no_stack) {
     mi_pprof_put_function(b, MI_FUNCTION_NO_STACK, MI_STR_NO_STACK);

@@ -100,14 +100,24 @@ static inline bool mi_prof_walk_push(mi_prof_walk_t* walk, uintptr_t pc) {
   return (walk->count < walk->max || walk->gap < MI_PROF_OWN_GAP);
 }
 
+size_t _mi_prof_prim_leave_out_own(uintptr_t* frames, size_t count) {
+  size_t lead = 0;    // the last frame of ours, behind those of who captured the stack
+  for (size_t i = 0; i < count && i < MI_PROF_OWN_FRAMES; i++) {
+    if (mi_prof_is_own(frames[i])) { lead = i + 1; }
+    else if (lead > 0 && i - lead >= MI_PROF_OWN_GAP) break;
+  }
+  for (size_t i = lead; i < count; i++) { frames[i - lead] = frames[i]; }
+  return count - lead;
+}
+
 #if MI_PROF_USE_WINDOWS
 
 // not in all versions of the headers
 mi_prof_decl_extern NTSYSAPI WORD NTAPI RtlCaptureStackBackTrace(DWORD FramesToSkip, DWORD FramesToCapture, PVOID* BackTrace, PDWORD BackTraceHash);
 
 static void mi_prof_walk_stack(mi_prof_walk_t* walk) {
-  void* frames[MI_PROF_MAX_DEPTH + 16];    // leave room for ours
-  const size_t max = (walk->max <= MI_PROF_MAX_DEPTH ? walk->max : MI_PROF_MAX_DEPTH) + 16;
+  void* frames[MI_PROF_MAX_FRAMES + MI_PROF_OWN_FRAMES];
+  const size_t max = (walk->max <= MI_PROF_MAX_FRAMES ? walk->max : MI_PROF_MAX_FRAMES) + MI_PROF_OWN_FRAMES;
   const size_t n = RtlCaptureStackBackTrace(0, (DWORD)max, frames, NULL);
   for (size_t i = 0; i < n; i++) {
     if (!mi_prof_walk_push(walk, (uintptr_t)frames[i])) break;
@@ -142,10 +152,10 @@ static inline void mi_prof_walk_stack(mi_prof_walk_t* walk) {
 #if defined(__GNUC__) && !defined(__clang__)
 __attribute__((noclone))    // a copy would not have the address that we know
 #endif
-mi_decl_noinline size_t _mi_prof_prim_backtrace(uintptr_t* frames, size_t max) {
+mi_decl_noinline size_t _mi_prof_prim_backtrace(mi_prof_unwind_t how, uintptr_t* frames, size_t max) {
   const int err = errno;
   mi_prof_walk_t walk = { frames, max, 0, 0 };
-  if (max > 0) { mi_prof_walk_stack(&walk); }
+  if (max > 0 && how != MI_PROF_UNWIND_NONE) { mi_prof_walk_stack(&walk); }
   errno = err;
   return walk.count;
 }
@@ -153,7 +163,7 @@ mi_decl_noinline size_t _mi_prof_prim_backtrace(uintptr_t* frames, size_t max) {
 void _mi_prof_prim_init(void) {
   mi_prof_own_setup();
   uintptr_t frames[4];
-  _mi_prof_prim_backtrace(frames, 4);   // an unwinder may set itself up at the first call
+  _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, frames, 4);   // an unwinder may set itself up at the first call
 }
 
 

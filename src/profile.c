@@ -8,6 +8,7 @@
 
     profile-sampler.c    which allocations are sampled, and what one stands for
     profile-prim.c       what each operating system does in its own way
+    profile-capture.c    who captures a stack, and how
     profile-record.c     live samples, and the memory they are in
     profile-stack.c      call stacks
     profile-snapshot.c   a consistent copy of all records
@@ -56,15 +57,12 @@ static struct mi_prof_s {
 #define MI_IN_PROFILE_C
 #include "profile-sampler.c"
 #include "profile-prim.c"
+#include "profile-capture.c"
 #include "profile-record.c"
 #include "profile-stack.c"
 #include "profile-snapshot.c"
 #include "profile-pprof.c"
 #undef MI_IN_PROFILE_C
-
-// Replaced by tests, and the place for other ways to unwind.
-mi_decl_hidden extern size_t (*_mi_prof_backtrace)(uintptr_t* frames, size_t max);
-size_t (*_mi_prof_backtrace)(uintptr_t* frames, size_t max) = &_mi_prof_prim_backtrace;
 
 
 /* -----------------------------------------------------------
@@ -148,9 +146,8 @@ static void mi_prof_record(mi_prof_tld_t* tld, mi_page_t* page, mi_block_t* bloc
   if mi_unlikely(tld->in_profiler) { mi_prof_drop(); return; }
   const int err = errno;      // an allocation that succeeds leaves it alone
   tld->in_profiler = true;
-  uintptr_t frames[MI_PROF_MAX_DEPTH];
-  const size_t max_depth = mi_atomic_load_relaxed(&mi_prof.depth);
-  const size_t depth = (max_depth == 0 ? 0 : _mi_prof_backtrace(frames, max_depth));
+  uintptr_t frames[MI_PROF_CAPTURE_MAX];
+  const size_t depth = mi_prof_capture(tld, frames, mi_atomic_load_relaxed(&mi_prof.depth));
   const mi_prof_stack_t* const stack = mi_prof_stack_intern(tld->session, frames, depth);
   const double weight = 1.0 / mi_prof_probability(size, mi_prof_rate());
   if (mi_prof_record_add(tld->session, page, block, size, weight, stack)) {
@@ -292,6 +289,7 @@ bool mi_prof_start_seeded(size_t sample_rate, uint64_t seed) mi_attr_noexcept {
   if (mi_prof_is_enabled()) return true;
   const int err = errno;
   mi_prof_init_once();
+  mi_prof_capture_init();
   if (sample_rate == 0) { sample_rate = mi_prof_option(mi_option_prof_sample_rate, "prof_sample_rate", 1, LONG_MAX, 524288); }
   if (sample_rate > SIZE_MAX/128) { sample_rate = SIZE_MAX/128; }   // so that no interval overflows
   if (seed == 0) { seed = mi_prof_random_seed(); }

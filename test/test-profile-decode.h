@@ -282,7 +282,7 @@ static bool pb_next(pb_t* pb) {
 }
 
 enum { max_items = 64 };
-typedef struct dec_sample_s   { size_t ids; uint64_t id[MI_PROF_MAX_DEPTH]; size_t values; uint64_t value[8]; uint64_t key, num, num_unit; } dec_sample_t;
+typedef struct dec_sample_s   { size_t ids; uint64_t id[MI_PROF_MAX_FRAMES]; size_t values; uint64_t value[8]; uint64_t key, num, num_unit; } dec_sample_t;
 typedef struct dec_mapping_s  { uint64_t id, start, limit, offset, filename, build_id, other; } dec_mapping_t;
 typedef struct dec_location_s { uint64_t id, mapping, address, lines, function; } dec_location_t;
 typedef struct dec_function_s { uint64_t id, name, system_name; } dec_function_t;
@@ -328,7 +328,7 @@ static void dec_sample(pb_t m, dec_sample_t* s) {
   while (pb_next(&m)) {
     const pb_t sub = pb_open(m.data, (size_t)m.value);
     if (!check(m.data != NULL)) return;
-    if (m.field == 1)      { s->ids = dec_packed(sub, s->id, MI_PROF_MAX_DEPTH); }
+    if (m.field == 1)      { s->ids = dec_packed(sub, s->id, MI_PROF_MAX_FRAMES); }
     else if (m.field == 2) { s->values = dec_packed(sub, s->value, 8); }
     else if (check(m.field == 3 && s->key == 0)) { dec_fields(sub, f, 4); check(f[2] == 0); s->key = f[1]; s->num = f[3]; s->num_unit = f[4]; }
   }

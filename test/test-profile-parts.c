@@ -157,14 +157,14 @@ static void test_corruption(void) {
 static const uintptr_t stack_a[]     = { 0x501010, 0x502000, 0x200001, 0x7000 };   // 0x7000: in no module
 static const uintptr_t stack_b[]     = { 0x501010, 0x600000, 0x600001, 0x500000, 0x200000 }; // a call may end a module, but not begin one
 static const uintptr_t stack_other[] = { MI_PROF_FRAME_OTHER };
-static uintptr_t       stack_deep[MI_PROF_MAX_DEPTH];
+static uintptr_t       stack_deep[MI_PROF_MAX_FRAMES];
 
 static mi_prof_sample_t known_samples[] = {
   { stack_a, 4, 100, 2, 2.6 },
   { stack_a, 4, 0, 3, 3000.4 },
   { stack_b, 5, 4096, 1, 1.0 },
   { stack_other, 1, 64, 7, 70.5 },
-  { stack_deep, MI_PROF_MAX_DEPTH, 48, 1, 10.0 },
+  { stack_deep, MI_PROF_MAX_FRAMES, 48, 1, 10.0 },
   { NULL, 0, 1 << 20, 1, 1e15 },           // more bytes than fit
 };
 
@@ -176,6 +176,7 @@ static mi_prof_module_t known_modules[] = {
 
 static mi_prof_snapshot_t known_snapshot(void) {
   for (size_t i = 0; i < MI_PROF_MAX_DEPTH; i++) { stack_deep[i] = 0x800100 + 16*((7*i) % MI_PROF_MAX_DEPTH); }
+  stack_deep[MI_PROF_MAX_DEPTH] = MI_PROF_FRAME_TRUNCATED;
   mi_prof_snapshot_t s;
   memset(&s, 0, sizeof(s));
   s.samples = known_samples;
@@ -229,13 +230,14 @@ static void check_sample(const dec_profile_t* d, size_t i, uint64_t objects, uin
   for (size_t k = 0; k < depth && k < s->ids; k++) {
     const dec_location_t* const l = dec_location_of(d, s->id[k]);
     const uintptr_t pc = known_samples[i].frames[k];
+    const bool is_synthetic = (pc == MI_PROF_FRAME_OTHER || pc == MI_PROF_FRAME_TRUNCATED);
     uint64_t mapping = 0;
     for (size_t m = 0; m < 3; m++) {
       if (known_modules[m].start <= pc - 1 && pc - 1 < known_modules[m].end) { mapping = m + 1; }
     }
-    check(l->address == (pc == MI_PROF_FRAME_OTHER ? 0 : pc - 1));
+    check(l->address == (is_synthetic ? 0 : pc - 1));
     check(l->mapping == mapping);
-    check(l->lines == (pc == MI_PROF_FRAME_OTHER ? 1 : 0));
+    check(l->lines == (is_synthetic ? 1 : 0));
   }
 }
 
@@ -281,9 +283,10 @@ static void test_pprof_values(void) {
   check_sample(d, 3, 71, 4512);
   check_sample(d, 4, 10, 480);
   check_sample(d, 5, UINT64_C(1000000000000000), (uint64_t)INT64_MAX);
-  check(d->location_count == 4 + 4 + 1 + MI_PROF_MAX_DEPTH + 1);   // 0x501010 is in two stacks
-  check(d->function_count == 2);
+  check(d->location_count == 4 + 4 + 1 + MI_PROF_MAX_FRAMES + 1);   // 0x501010 is in two stacks
+  check(d->function_count == 3);
   check_synthetic(d, d->samples[3].id[0], "[other]");
+  check_synthetic(d, d->samples[4].id[MI_PROF_MAX_DEPTH], "[truncated]");
   check_synthetic(d, d->samples[5].id[0], "[no stack]");
 
   check(d->mapping_count == 3);
@@ -343,7 +346,7 @@ static void test_text(void) {
   if (!check(sink.size == strlen(expected) && memcmp(sink.data, expected, sink.size) == 0)) {
     fprintf(stderr, "--- got\n%.*s--- expected\n%s", (int)sink.size, (const char*)sink.data, expected);
   }
-  known_samples[4].depth = MI_PROF_MAX_DEPTH;
+  known_samples[4].depth = MI_PROF_MAX_FRAMES;
   free(sink.data);
 }
 

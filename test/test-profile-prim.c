@@ -96,7 +96,7 @@ static test_noinline void outer4(void) { p3(); test_sink = test_sink + 4; }
 static test_fun_t* volatile p4 = &outer4;
 
 static test_noinline void leaf_direct(void) {
-  test_frame_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH);
+  test_frame_count = _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, test_frames, TEST_DEPTH);
   test_sink = test_sink + 5;
 }
 
@@ -105,12 +105,12 @@ static test_noinline void leaf_limits(void) {
   uintptr_t frames[TEST_DEPTH];
   QUIET_BEGIN()
   errno = 1234;
-  check(_mi_prof_prim_backtrace(frames, 0) == 0);
+  check(_mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, frames, 0) == 0);
   for (size_t max = 1; max <= 4; max++) {
     frames[max] = 77;
-    check(_mi_prof_prim_backtrace(frames, max) == max && frames[max] == 77);
+    check(_mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, frames, max) == max && frames[max] == 77);
   }
-  check(_mi_prof_prim_backtrace(frames, TEST_DEPTH) >= 5);
+  check(_mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, frames, TEST_DEPTH) >= 5);
   check(errno == 1234);
   QUIET_END()
 }
@@ -118,7 +118,7 @@ static test_noinline void leaf_limits(void) {
 // Allocate, with a callback from within the allocator that takes the stack as a sample would.
 static void test_deferred(bool force, unsigned long long heartbeat, void* arg) {
   MI_UNUSED(force); MI_UNUSED(heartbeat); MI_UNUSED(arg);
-  if (test_frame_count == 0) { test_frame_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH); }
+  if (test_frame_count == 0) { test_frame_count = _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, test_frames, TEST_DEPTH); }
   test_sink = test_sink + 6;
 }
 
@@ -259,7 +259,7 @@ static void* test_thread(void* arg) {
 
 static void test_on_signal(int sig) {
   MI_UNUSED(sig);
-  test_frame_count = _mi_prof_prim_backtrace(test_frames, TEST_DEPTH);
+  test_frame_count = _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, test_frames, TEST_DEPTH);
   test_sink = test_sink + 7;
 }
 
@@ -298,8 +298,8 @@ static void test_stacks(void) {
 
 #if defined(__x86_64__) && defined(__linux__)
 // Take a backtrace with any value in the frame pointer.
-mi_decl_externc size_t test_call_with_fp(uintptr_t* frames, size_t max, uintptr_t fp, size_t (*fun)(uintptr_t*, size_t));
-__asm__(".text\n.globl test_call_with_fp\n.hidden test_call_with_fp\n.type test_call_with_fp,@function\ntest_call_with_fp:\n  push %rbp\n  mov %rdx,%rbp\n  call *%rcx\n  pop %rbp\n  ret\n.size test_call_with_fp,.-test_call_with_fp\n");
+mi_decl_externc size_t test_call_with_fp(mi_prof_unwind_t how, uintptr_t* frames, size_t max, uintptr_t fp, size_t (*fun)(mi_prof_unwind_t, uintptr_t*, size_t));
+__asm__(".text\n.globl test_call_with_fp\n.hidden test_call_with_fp\n.type test_call_with_fp,@function\ntest_call_with_fp:\n  push %rbp\n  mov %rcx,%rbp\n  call *%r8\n  pop %rbp\n  ret\n.size test_call_with_fp,.-test_call_with_fp\n");
 
 static void test_wild_fp(void) {
   uintptr_t frames[TEST_DEPTH];
@@ -312,11 +312,11 @@ static void test_wild_fp(void) {
                              (uintptr_t)hole + page - 8, sp, sp + 1, sp + 4, sp - 64, sp & ~(uintptr_t)15, sp + page, sp + 100*1024, sp + 900*1024, sp + 5*1024*1024,
                              (sp | (page-1)) - 7, (uintptr_t)&test_wild_fp, (uintptr_t)frames, (uintptr_t)&test_sink };
   for (size_t i = 0; i < sizeof(wild)/sizeof(wild[0]); i++) {
-    const size_t n = test_call_with_fp(frames, TEST_DEPTH, wild[i], &_mi_prof_prim_backtrace);
+    const size_t n = test_call_with_fp(MI_PROF_UNWIND_FP, frames, TEST_DEPTH, wild[i], &_mi_prof_prim_backtrace);
     check(n <= TEST_DEPTH);
   }
   for (uintptr_t d = 0; d < 3*1024*1024; d += 4088) {   // all the way over the end of the stack
-    check(test_call_with_fp(frames, TEST_DEPTH, (sp + d) & ~(uintptr_t)7, &_mi_prof_prim_backtrace) <= TEST_DEPTH);
+    check(test_call_with_fp(MI_PROF_UNWIND_FP, frames, TEST_DEPTH, (sp + d) & ~(uintptr_t)7, &_mi_prof_prim_backtrace) <= TEST_DEPTH);
   }
   munmap(hole, 4*page);
 }

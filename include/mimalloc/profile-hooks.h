@@ -136,7 +136,7 @@ static inline bool _mi_prof_page_is_due(mi_heap_t* heap, mi_page_t* page) {
   const size_t session = mi_atomic_load_relaxed(&_mi_prof_session);
   if mi_likely(session == 0) return false;
   mi_prof_tld_t* const tld = &heap->tld->prof;
-  mi_assert_internal(!tld->in_profiler);
+  mi_assert_internal(!tld->in_profiler || tld->in_unwinder);
   if mi_likely(tld->session == session) {
     const unsigned state = page->prof_state;
     if (state == MI_PROF_DRAWN || state == MI_PROF_CUT) return false;

@@ -30,6 +30,18 @@
 
 #include "../mimalloc.h"
 
+// How call stacks are captured (environment `MIMALLOC_PROF_UNWIND`).
+typedef enum mi_prof_unwind_e {
+  MI_PROF_UNWIND_AUTO   = 0,    // "auto": what is safe and good on this system
+  MI_PROF_UNWIND_TABLES = 1,    // "unwind": by unwind tables; needs no frame pointers
+  MI_PROF_UNWIND_FP     = 2,    // "fp": by frame pointers, for programs that are compiled with them
+  MI_PROF_UNWIND_NONE   = 3     // "none": no stacks
+} mi_prof_unwind_t;
+
+// Captures the call stack of the calling thread: stores at most `max` return addresses in `frames`, the innermost
+// first, and returns how many.
+typedef size_t (mi_prof_unwind_fun)(uintptr_t* frames, size_t max, void* arg);
+
 #if defined(MI_PPROF) && (MI_PPROF == 0)
 
 // The library was built with `MI_PPROF=OFF` (its CMake targets and pkg-config file define `MI_PPROF=0`):
@@ -40,6 +52,7 @@ static inline void mi_prof_stop(void)                                      { }
 static inline bool mi_prof_is_enabled(void)                                { return false; }
 static inline bool mi_prof_dump(const char* path)                          { (void)path; return false; }
 static inline bool mi_prof_dump_text(const char* path)                     { (void)path; return false; }
+static inline void mi_prof_set_unwinder(mi_prof_unwind_fun* fun, void* arg) { (void)fun; (void)arg; }
 static inline void mi_prof_debug_stats(size_t* live_records, size_t* live_bytes) {
   if (live_records != NULL) { *live_records = 0; }
   if (live_bytes != NULL)   { *live_bytes = 0; }
@@ -82,6 +95,14 @@ mi_decl_export bool mi_prof_dump(const char* path) mi_attr_noexcept;
 // As `mi_prof_dump`, in the text form of gperftools (`heap_v2`). It holds the raw sample counts, which `pprof`
 // scales with the size and the rate in the file.
 mi_decl_export bool mi_prof_dump_text(const char* path) mi_attr_noexcept;
+
+// Let `fun` capture the stacks of samples from now on, for a runtime with stacks of its own (a JIT, coroutines); NULL goes
+// back to the built-in way. It can be set at any time, before a start too, and stays until it is set again.
+// `fun` runs in the thread that allocates, from within the allocation, with no lock held. It may allocate: that is not
+//   sampled. Where the stack it gives goes through the allocator, the allocator's frames and those within are left out.
+//   0 frames: the sample is counted without a stack. It is not called where stacks are off (`prof_bt_max` is 0).
+// `arg` is passed on. Another thread may still be calling the previous function with its argument for a moment.
+mi_decl_export void mi_prof_set_unwinder(mi_prof_unwind_fun* fun, void* arg) mi_attr_noexcept;
 
 // For tests; may change in any release. Store the number of live samples and the sum of their requested sizes in
 // bytes (raw, not an estimate). Either pointer may be NULL.

@@ -139,7 +139,8 @@ static mi_heap_t* take_heap(const thread_t* t) {
 static unsigned stack_mode;           // how many different stacks there are
 static _Atomic(size_t) os_failures;   // so many of the profiler's next requests for memory fail
 
-static size_t fake_backtrace(uintptr_t* frames, size_t max) {
+static size_t fake_backtrace(uintptr_t* frames, size_t max, void* arg) {
+  MI_UNUSED(arg);
   const uint64_t x = mi_prof_mix(op_number % (1U << (stack_mode % 8)));
   const size_t depth = (size_t)(x % (max + 1));
   for (size_t i = 0; i < depth; i++) { frames[i] = (uintptr_t)0x400000 + (uintptr_t)(mi_prof_mix(x % 16 + i) % 4096); }
@@ -431,7 +432,7 @@ static void op_start(thread_t* t) {
   const size_t failures = mi_atomic_load_relaxed(&os_failures);
   const bool has_heap = mi_heap_is_initialized(mi_prim_get_default_heap());
   stack_mode = y >> 5;
-  _mi_prof_backtrace = (y >= 0xF0 ? &_mi_prof_prim_backtrace : &fake_backtrace);
+  mi_prof_set_unwinder((y >= 0xF0 ? NULL : &fake_backtrace), NULL);
   mi_option_set(mi_option_prof_bt_max, depths[y % 8]);
   mi_option_set(mi_option_prof_max_bytes, limit);
   const bool on = mi_prof_start_seeded(rate, 1 + x);

@@ -144,7 +144,8 @@ impl Reader {
     fn location(&mut self, return_address: u64) -> usize {
         let locations = &mut self.profile.locations;
         *self.locations.entry(return_address).or_insert_with(|| {
-            locations.push(Location { address: return_address.wrapping_sub(1), mapping: None, functions: Vec::new() });
+            let functions = synthetic(return_address).map(str::to_string).into_iter().collect();
+            locations.push(Location { address: return_address.wrapping_sub(1), mapping: None, functions });
             locations.len() - 1
         })
     }
@@ -170,6 +171,15 @@ impl Reader {
             location.mapping = mappings.iter().position(holds);
         }
         self.profile
+    }
+}
+
+/// What stands in the place of an address, in the text that mi_prof writes.
+fn synthetic(address: u64) -> Option<&'static str> {
+    match address {
+        1 => Some("[other]"),
+        2 => Some("[truncated]"),
+        _ => None,
     }
 }
 
@@ -257,6 +267,17 @@ MAPPED_LIBRARIES:
         let profile = parse(text).unwrap();
         assert_eq!(profile.samples[0].values, [4, 400, 1, 100]);
         assert_eq!(profile.column("inuse_space"), Some(3));
+    }
+
+    #[test]
+    fn frames_without_an_address_have_names() {
+        let text = "heap profile: 1: 8 [1: 8] @ heap_v2/1\n1: 8 [1: 8] @ 0x5 0x2\n1: 8 [1: 8] @ 0x1\n";
+        let profile = parse(text).unwrap();
+        let names = |sample: usize| {
+            profile.samples[sample].stack.iter().map(|&at| profile.locations[at].functions.join("")).collect::<Vec<_>>()
+        };
+        assert_eq!(names(0), ["", "[truncated]"]);
+        assert_eq!(names(1), ["[other]"]);
     }
 
     #[test]
