@@ -56,14 +56,14 @@ bool _mi_prof_unwind_parse(const char* name, mi_prof_unwind_t* how) {
   return false;
 }
 
-// Read `MIMALLOC_PROF_UNWIND`. Called when a session starts, outside of all locks.
-static void mi_prof_capture_init(void) {
+// What `MIMALLOC_PROF_UNWIND` says.
+static mi_prof_unwind_t mi_prof_unwind_default(void) {
   mi_prof_unwind_t how = MI_PROF_UNWIND_AUTO;
   char value[64];
   if (!_mi_prof_prim_is_setuid() && mi_prof_getenv("mimalloc_prof_unwind", value, sizeof(value)) && !_mi_prof_unwind_parse(value, &how)) {
     _mi_message("warning: environment variable 'MIMALLOC_PROF_UNWIND' has an invalid value (%s), which is not 'auto', 'unwind', 'fp' or 'none': using 'auto'\n", value);
   }
-  mi_atomic_store_relaxed(&mi_prof_unwind, (uintptr_t)how);
+  return how;
 }
 
 // Store the stack, at most `max_depth` frames and the mark of a truncated one. Returns the number of frames.

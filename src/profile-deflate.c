@@ -139,7 +139,7 @@ static uint32_t mi_crc32_update(uint32_t table[8][256], uint32_t crc, const uint
 
 static void mi_gzip_flush(mi_gzip_t* z) {
   if (z->ok && z->out_used > 0) {
-    z->ok = z->write(z->arg, z->out, z->out_used);
+    z->ok = z->write(z->out, z->out_used, z->arg);
   }
   z->out_used = 0;
 }

@@ -10,9 +10,6 @@
   any lock, encode and write it.
 ----------------------------------------------------------- */
 
-#define MI_PROF_MAX_MODULES   (2048)
-#define MI_PROF_MAX_NAMES     (512*MI_KiB)
-
 // Always shown: who asked for a profile and gets none must hear of it. A long path is cut, as messages have a limit.
 static bool mi_prof_dump_failed(const char* path, const char* reason, int code) {
   char shown[256];
@@ -22,8 +19,28 @@ static bool mi_prof_dump_failed(const char* path, const char* reason, int code) 
   return false;
 }
 
-static bool mi_prof_write(const mi_prof_snapshot_t* snapshot, bool text, mi_prof_write_fun* write, void* arg) {
-  if (text) return _mi_prof_write_text(snapshot, write, arg);
+static const char* const mi_prof_reason_off    = "profiling is off (call `mi_prof_start`, or set `MIMALLOC_PROF=1`)";
+static const char* const mi_prof_reason_memory = "out of memory";
+
+// Fill `snapshot`; release it in any case. Returns NULL, or why it failed.
+static const char* mi_prof_snapshot_make(mi_prof_snapshot_t* snapshot, mi_prof_kind_t kind) {
+  _mi_memzero(snapshot, sizeof(*snapshot));
+  if (!mi_prof_control_enter()) return "this thread is taking a snapshot already";
+  const char* reason = NULL;
+  if (!mi_prof_is_enabled()) { reason = mi_prof_reason_off; }
+  else if (kind == MI_PROF_KIND_ALLOCS && !mi_prof.config.accum) { reason = "allocations are not counted (set `prof_accum`)"; }
+  else if (kind == MI_PROF_KIND_PEAK && !mi_prof.config.peak) { reason = "no peak is kept (set `prof_peak`)"; }
+  else if (!(kind == MI_PROF_KIND_PEAK ? mi_prof_peak_take(snapshot) : mi_prof_snapshot_take(snapshot))) { reason = mi_prof_reason_memory; }
+  mi_prof_control_leave();
+  if (reason != NULL) return reason;
+  snapshot->kind = kind;
+  mi_prof_stats_init(&snapshot->stats);
+  mi_prof_stats_get(&snapshot->stats);
+  return (mi_prof_snapshot_add_modules(snapshot) ? NULL : mi_prof_reason_memory);
+}
+
+static bool mi_prof_write(const mi_prof_snapshot_t* snapshot, mi_prof_format_t format, mi_prof_write_fun* write, void* arg) {
+  if (format == MI_PROF_FORMAT_TEXT) return _mi_prof_write_text(snapshot, write, arg);
   mi_prof_block_t scratch;
   if (!mi_prof_block_alloc(&scratch, _mi_prof_pprof_scratch_size(snapshot))) return false;
   const bool ok = _mi_prof_write_pprof(snapshot, scratch.start, write, arg);
@@ -31,58 +48,82 @@ static bool mi_prof_write(const mi_prof_snapshot_t* snapshot, bool text, mi_prof
   return ok;
 }
 
-static bool mi_prof_write_file(const mi_prof_snapshot_t* snapshot, bool text, const char* path) {
+static bool mi_prof_write_file(const mi_prof_snapshot_t* snapshot, mi_prof_format_t format, const char* path) {
   mi_prof_file_t file;
   bool ok = _mi_prof_prim_file_open(&file, path);
   if (ok) {
-    const bool written = mi_prof_write(snapshot, text, &_mi_prof_prim_file_write, &file);
+    const bool written = mi_prof_write(snapshot, format, &_mi_prof_prim_file_write, &file);
     ok = _mi_prof_prim_file_close(&file, written) && written;
   }
-  return (ok ? true : mi_prof_dump_failed(path, (file.error != NULL ? file.error : "out of memory"), file.error_code));
+  return (ok ? true : mi_prof_dump_failed(path, (file.error != NULL ? file.error : mi_prof_reason_memory), file.error_code));
 }
 
-static bool mi_prof_dump_as(const char* path, bool text) {
+static bool mi_prof_dump_to(const char* path, mi_prof_format_t format, mi_prof_kind_t kind) {
   const int err = errno;
   if (path == NULL || path[0] == 0) return mi_prof_dump_failed("", "no path is given", 0);
   mi_prof_snapshot_t snapshot;
-  _mi_memzero(&snapshot, sizeof(snapshot));
-  mi_prof_block_t samples = { NULL, 0, _mi_memid_none() };
-  bool enabled = false;
-  bool ok = false;
-  mi_lock(&mi_prof_control_lock) {
-    enabled = mi_prof_is_enabled();
-    if (enabled) {
-      snapshot.rate = mi_prof_rate();
-      snapshot.time_nanos = _mi_prof_prim_time_nanos();
-      snapshot.duration_nanos = snapshot.time_nanos - mi_prof.start_nanos;
-      snapshot.dropped = mi_atomic_load_relaxed(&mi_prof.dropped);
-      ok = mi_prof_snapshot_take(&snapshot, &samples);
-    }
-  }
-  if (!enabled) return mi_prof_dump_failed(path, "profiling is off (call `mi_prof_start`, or set `MIMALLOC_PROF=1`)", 0);
-  mi_prof_block_t modules = { NULL, 0, _mi_memid_none() };
-  ok = ok && mi_prof_block_alloc(&modules, MI_PROF_MAX_MODULES*sizeof(mi_prof_module_t) + MI_PROF_MAX_NAMES);
-  if (ok) {
-    mi_prof_module_t* const items = (mi_prof_module_t*)modules.start;
-    snapshot.modules = items;
-    snapshot.module_count = _mi_prof_prim_modules(items, MI_PROF_MAX_MODULES, (char*)(items + MI_PROF_MAX_MODULES), MI_PROF_MAX_NAMES);
-    ok = mi_prof_write_file(&snapshot, text, path);
-  }
-  else {
-    mi_prof_dump_failed(path, "out of memory", 0);
-  }
-  mi_prof_block_free(&modules);
-  mi_prof_block_free(&samples);
+  const char* const reason = mi_prof_snapshot_make(&snapshot, kind);
+  const bool ok = (reason == NULL ? mi_prof_write_file(&snapshot, format, path) : mi_prof_dump_failed(path, reason, 0));
+  mi_prof_snapshot_release(&snapshot);
   if (ok) { errno = err; }
   return ok;
 }
 
 bool mi_prof_dump(const char* path) mi_attr_noexcept {
-  return mi_prof_dump_as(path, false);
+  return mi_prof_dump_to(path, MI_PROF_FORMAT_PPROF, MI_PROF_KIND_LIVE);
 }
 
 bool mi_prof_dump_text(const char* path) mi_attr_noexcept {
-  return mi_prof_dump_as(path, true);
+  return mi_prof_dump_to(path, MI_PROF_FORMAT_TEXT, MI_PROF_KIND_LIVE);
+}
+
+bool mi_prof_dump_writer(mi_prof_format_t format, mi_prof_kind_t kind, mi_prof_write_fun* write, void* arg) mi_attr_noexcept {
+  if (write == NULL || (unsigned)format > MI_PROF_FORMAT_TEXT || (unsigned)kind > MI_PROF_KIND_PEAK) return false;
+  mi_prof_snapshot_t snapshot;
+  const bool ok = (mi_prof_snapshot_make(&snapshot, kind) == NULL && mi_prof_write(&snapshot, format, write, arg));
+  mi_prof_snapshot_release(&snapshot);
+  return ok;
+}
+
+
+/* -----------------------------------------------------------
+  Snapshots and modules for the program
+----------------------------------------------------------- */
+
+mi_prof_snapshot_t* mi_prof_snapshot_new(void) mi_attr_noexcept {
+  mi_prof_block_t self;
+  if (!mi_prof_block_alloc(&self, sizeof(mi_prof_snapshot_t))) return NULL;
+  mi_prof_snapshot_t* const snapshot = (mi_prof_snapshot_t*)self.start;
+  const bool ok = (mi_prof_snapshot_make(snapshot, MI_PROF_KIND_LIVE) == NULL);
+  snapshot->self = self;
+  if (ok) return snapshot;
+  mi_prof_snapshot_free(snapshot);
+  return NULL;
+}
+
+bool mi_prof_snapshot_visit(const mi_prof_snapshot_t* snapshot, mi_prof_visit_fun* visit, void* arg) mi_attr_noexcept {
+  if (snapshot == NULL || visit == NULL) return false;
+  for (size_t i = 0; i < snapshot->sample_count; i++) {
+    if (!visit(&snapshot->samples[i], arg)) return false;
+  }
+  return true;
+}
+
+void mi_prof_snapshot_free(mi_prof_snapshot_t* snapshot) mi_attr_noexcept {
+  if (snapshot == NULL) return;
+  mi_prof_snapshot_release(snapshot);
+  mi_prof_block_t self = snapshot->self;
+  mi_prof_block_free(&self);
+}
+
+bool mi_prof_modules_visit(mi_prof_module_fun* visit, void* arg) mi_attr_noexcept {
+  if (visit == NULL) return false;
+  mi_prof_snapshot_t snapshot;
+  _mi_memzero_var(snapshot);
+  bool ok = mi_prof_snapshot_add_modules(&snapshot);
+  for (size_t i = 0; ok && i < snapshot.module_count; i++) { ok = visit(&snapshot.modules[i], arg); }
+  mi_prof_snapshot_release(&snapshot);
+  return ok;
 }
 
 
@@ -127,6 +168,6 @@ static void mi_prof_exit_dump(void) {
     mi_prof_dump_failed(mi_prof_exit_path, "the path is too long", 0);
   }
   else {
-    mi_prof_dump_as(path, mi_prof_path_is_text(path));
+    mi_prof_dump_to(path, (mi_prof_path_is_text(path) ? MI_PROF_FORMAT_TEXT : MI_PROF_FORMAT_PPROF), MI_PROF_KIND_LIVE);
   }
 }

@@ -252,7 +252,7 @@ bool _mi_prof_prim_file_open(mi_prof_file_t* file, const char* path) {
   return ok;
 }
 
-bool _mi_prof_prim_file_write(void* arg, const void* data, size_t size) {
+bool _mi_prof_prim_file_write(const void* data, size_t size, void* arg) {
   mi_prof_file_t* const file = (mi_prof_file_t*)arg;
   if (file->error != NULL || file->handle == -1) return false;
   const mi_prof_errno_t e = mi_prof_errno_save();

@@ -13,21 +13,28 @@
 #define MI_PROF_VERSION        "0.1.0"
 #define MI_PROF_MAX_DEPTH      (128)      // hard limit of `mi_option_prof_bt_max`
 #define MI_PROF_MAX_FRAMES     (MI_PROF_MAX_DEPTH + 1)   // with the mark of a truncated stack
-#define MI_PROF_BUILD_ID_MAX   (20)
 #define MI_PROF_CACHE_LINE     (64)
+#define MI_PROF_NAME_SIZE      (32)       // of a label, with the end
+
+typedef char mi_prof_name_t[MI_PROF_NAME_SIZE];
+
+// The size of the blocks that serve a request; for huge ones, which are served by their size, four classes for each power of two.
+static inline size_t mi_prof_size_class(size_t size) {
+  if (size <= MI_LARGE_OBJ_SIZE_MAX) return mi_good_size(size);
+  size_t step = MI_LARGE_OBJ_SIZE_MAX/4;
+  while (step < size/8) { step *= 2; }
+  return (size > SIZE_MAX - step ? size : _mi_align_up(size, step));
+}
 
 /* -----------------------------------------------------------
-  Stacks
+  Memory from the system that is not part of a session
 ----------------------------------------------------------- */
 
-// An interned call stack.
-typedef struct mi_prof_stack_s {
-  struct mi_prof_stack_s* next;       // in the same bucket
-  uint64_t                hash;
-  size_t                  id;         // counts from 0 in the order of first use
-  size_t                  depth;
-  uintptr_t               frames[1];  // `depth` return addresses, leaf first
-} mi_prof_stack_t;
+typedef struct mi_prof_block_s {
+  void*             start;
+  size_t            size;
+  mi_memid_t        memid;
+} mi_prof_block_t;
 
 // Find a way to capture stacks by its name, as in the environment. Returns false if there is none.
 bool _mi_prof_unwind_parse(const char* name, mi_prof_unwind_t* how);
@@ -37,42 +44,23 @@ bool _mi_prof_unwind_parse(const char* name, mi_prof_unwind_t* how);
   its memory; nothing here is shared with running threads.
 ----------------------------------------------------------- */
 
-// Frames of a sample that stand for no address.
-#define MI_PROF_FRAME_OTHER    ((uintptr_t)1)   // the stack was not kept as the memory limit was reached: "[other]"
-#define MI_PROF_FRAME_TRUNCATED ((uintptr_t)2)  // the outermost frame of a stack that is deeper than `prof_bt_max`: "[truncated]"
-
-// Live records with the same stack and the same size.
-typedef struct mi_prof_sample_s {
-  const uintptr_t* frames;      // return addresses, leaf first
-  size_t           depth;       // number of frames; 0 if stacks are off
-  size_t           size;        // requested bytes of each record
-  size_t           count;       // number of records
-  double           weight;      // sum of the weights of the records: the estimated number of objects
-} mi_prof_sample_t;
-
-// An executable mapping of the process.
-typedef struct mi_prof_module_s {
-  uintptr_t        start;
-  uintptr_t        end;
-  uint64_t         offset;      // offset in the file of `start`
-  const char*      path;
-  size_t           build_id_size;
-  uint8_t          build_id[MI_PROF_BUILD_ID_MAX];
-} mi_prof_module_t;
-
-typedef struct mi_prof_snapshot_s {
-  const mi_prof_sample_t* samples;       // sorted: samples with the same stack are adjacent
+struct mi_prof_snapshot_s {
+  const mi_prof_sample_t* samples;       // those with the same stack and labels are adjacent
   size_t                  sample_count;
   const mi_prof_module_t* modules;       // sorted by address, the main executable first
   size_t                  module_count;
-  size_t                  rate;          // mean bytes between samples
+  const mi_prof_name_t*   names;         // the labels of all samples point into these
+  size_t                  name_count;
+  mi_prof_kind_t          kind;
+  bool                    has_allocs;    // are allocations counted?
+  bool                    label_bytes;   // label samples with their size class?
   int64_t                 time_nanos;    // Unix time
   int64_t                 duration_nanos;// since the start of the session
-  size_t                  dropped;       // samples lost (out of memory or over the limit)
-} mi_prof_snapshot_t;
-
-// Receives a part of the output. Returns false on an error, which stops the writer.
-typedef bool (mi_prof_write_fun)(void* arg, const void* data, size_t size);
+  mi_prof_stats_t         stats;
+  mi_prof_block_t         self;          // the memory that all this is in
+  mi_prof_block_t         sample_block;
+  mi_prof_block_t         module_block;
+};
 
 /* -----------------------------------------------------------
   profile-pprof.c: the writers. Pure functions of the snapshot:
@@ -120,6 +108,12 @@ int64_t _mi_prof_prim_time_nanos(void);
 
 size_t  _mi_prof_prim_process_id(void);
 
+// The name of the calling thread; empty if it has none, or the system has none.
+void    _mi_prof_prim_thread_name(char* name, size_t size);
+
+// Resident memory of the process in bytes; 0 if the system does not say.
+size_t  _mi_prof_prim_rss(void);
+
 // Does the process run with more rights than its user (set-user-id)? Then the environment is not to be trusted.
 bool    _mi_prof_prim_is_setuid(void);
 
@@ -139,7 +133,7 @@ typedef struct mi_prof_file_s {
 } mi_prof_file_t;
 
 bool    _mi_prof_prim_file_open(mi_prof_file_t* file, const char* path);
-bool    _mi_prof_prim_file_write(void* file, const void* data, size_t size);   // a `mi_prof_write_fun`
+bool    _mi_prof_prim_file_write(const void* data, size_t size, void* file);   // a `mi_prof_write_fun`
 bool    _mi_prof_prim_file_close(mi_prof_file_t* file, bool commit);  // rename into place, or remove if not `commit` or on error
 
 #endif // MI_PROFILE_INTERNAL_H

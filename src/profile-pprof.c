@@ -82,12 +82,13 @@ enum { MI_FUNCTION_ID = 1, MI_FUNCTION_NAME, MI_FUNCTION_SYSTEM_NAME };
 // The strings that every profile has, by their index in the string table.
 enum {
   MI_STR_EMPTY, MI_STR_ALLOC_OBJECTS, MI_STR_COUNT, MI_STR_ALLOC_SPACE, MI_STR_BYTES, MI_STR_INUSE_OBJECTS, MI_STR_INUSE_SPACE,
-  MI_STR_SPACE, MI_STR_OTHER, MI_STR_TRUNCATED, MI_STR_NO_STACK, MI_STR_DROP_FRAMES, MI_STR_FIXED_COUNT
+  MI_STR_SPACE, MI_STR_OTHER, MI_STR_TRUNCATED, MI_STR_NO_STACK, MI_STR_THREAD, MI_STR_HEAP, MI_STR_AGE, MI_STR_SECONDS, MI_STR_DROP_FRAMES,
+  MI_STR_FIXED_COUNT
 };
 
 static const char* const mi_pprof_strings[MI_STR_FIXED_COUNT] = {
   "", "alloc_objects", "count", "alloc_space", "bytes", "inuse_objects", "inuse_space",
-  "space", "[other]", "[truncated]", "[no stack]",
+  "space", "[other]", "[truncated]", "[no stack]", "thread", "heap", "age", "seconds",
   // The allocator's own functions, should a stack still begin with one. A reader matches whole names, usually without
   // parameters. Other people use the prefix `mi_` too (MyISAM does), so name what allocates.
   "_?mi_\\w*([cmvz]|re|aligned_)alloc\\w*|_?mi_\\w*heap_alloc_new\\w*|_?mi_\\w*memalign|_?mi_\\w*stl_allocator.*"
@@ -108,6 +109,7 @@ typedef struct mi_pprof_s {
   uint32_t*   module_order;     // indices of modules, by ascending start
   bool        has_no_stack;     // does a sample lack a stack?
   size_t      string_count;
+  size_t      first_name;       // the string of the first label, after those of the modules
   size_t      stack_size;
   uint8_t     stack[MI_PROF_MAX_FRAMES * 5];   // the packed location ids of the current stack
   mi_proto_t  message;
@@ -237,29 +239,57 @@ static uint64_t mi_pprof_round(double x) {
   return (x < 9.2e18 ? (uint64_t)(x + 0.5) : (uint64_t)INT64_MAX);
 }
 
+static void mi_pprof_put_label(mi_pprof_t* b, uint32_t key, uint64_t str, uint64_t num, uint32_t unit) {
+  const size_t label = mi_proto_begin(&b->message, MI_SAMPLE_LABEL);
+  mi_proto_uint(&b->message, MI_LABEL_KEY, key);
+  mi_proto_uint(&b->message, MI_LABEL_STR, str);
+  mi_proto_uint(&b->message, MI_LABEL_NUM, num);
+  mi_proto_uint(&b->message, MI_LABEL_NUM_UNIT, unit);
+  mi_proto_end(&b->message, label);
+}
+
+static void mi_pprof_put_name_label(mi_pprof_t* b, uint32_t key, const char* name) {
+  if (name == NULL) return;
+  const size_t index = (size_t)(name - b->snapshot->names[0])/MI_PROF_NAME_SIZE;
+  mi_pprof_put_label(b, key, b->first_name + index, 0, 0);
+}
+
+// Can two samples with the same stack be written as one?
+static bool mi_pprof_is_same(const mi_prof_snapshot_t* snapshot, const mi_prof_sample_t* s, const mi_prof_sample_t* t) {
+  return (s->age == t->age && (!snapshot->label_bytes || mi_prof_size_class(s->size) == mi_prof_size_class(t->size)));
+}
+
 static void mi_pprof_put_samples(mi_pprof_t* b) {
   mi_proto_t* const m = &b->message;
-  for (size_t i = 0; i < b->snapshot->sample_count && b->gzip.ok; i++) {
-    const mi_prof_sample_t* const s = &b->snapshot->samples[i];
-    if (mi_pprof_is_new_stack(b->snapshot, i)) {
+  const mi_prof_snapshot_t* const snapshot = b->snapshot;
+  for (size_t i = 0; i < snapshot->sample_count && b->gzip.ok; ) {
+    const mi_prof_sample_t* const s = &snapshot->samples[i];
+    if (mi_pprof_is_new_stack(snapshot, i)) {
       for (size_t k = 0; k < mi_pprof_depth(s); k++) { mi_proto_varint(m, *mi_pprof_slot(b, s->frames[k])); }
       if (s->depth == 0) { mi_proto_varint(m, b->address_count + 1); }
       _mi_memcpy(b->stack, m->buf, m->used);
       b->stack_size = m->used;
       m->used = 0;
     }
+    double alloc_objects = 0.0, alloc_bytes = 0.0, inuse_objects = 0.0, inuse_bytes = 0.0;
+    do {
+      const mi_prof_sample_t* const t = &snapshot->samples[i++];
+      alloc_objects += t->alloc_objects;
+      alloc_bytes   += t->alloc_bytes;
+      inuse_objects += t->inuse_objects;
+      inuse_bytes   += t->inuse_bytes;
+    } while (i < snapshot->sample_count && !mi_pprof_is_new_stack(snapshot, i) && mi_pprof_is_same(snapshot, s, &snapshot->samples[i]));
     mi_proto_bytes(m, MI_SAMPLE_LOCATION_ID, b->stack, b->stack_size);
     const size_t values = mi_proto_begin(m, MI_SAMPLE_VALUE);
-    mi_proto_varint(m, 0);   // allocations are not counted
-    mi_proto_varint(m, 0);
-    mi_proto_varint(m, mi_pprof_round(s->weight));
-    mi_proto_varint(m, mi_pprof_round(s->weight * (double)s->size));
+    mi_proto_varint(m, mi_pprof_round(alloc_objects));
+    mi_proto_varint(m, mi_pprof_round(alloc_bytes));
+    mi_proto_varint(m, mi_pprof_round(inuse_objects));
+    mi_proto_varint(m, mi_pprof_round(inuse_bytes));
     mi_proto_end(m, values);
-    const size_t label = mi_proto_begin(m, MI_SAMPLE_LABEL);
-    mi_proto_uint(m, MI_LABEL_KEY, MI_STR_BYTES);
-    mi_proto_uint(m, MI_LABEL_NUM, s->size);
-    mi_proto_uint(m, MI_LABEL_NUM_UNIT, MI_STR_BYTES);
-    mi_proto_end(m, label);
+    mi_pprof_put_name_label(b, MI_STR_THREAD, s->thread);
+    mi_pprof_put_name_label(b, MI_STR_HEAP, s->heap);
+    if (s->age > 0)            { mi_pprof_put_label(b, MI_STR_AGE, 0, s->age, MI_STR_SECONDS); }
+    if (snapshot->label_bytes) { mi_pprof_put_label(b, MI_STR_BYTES, 0, mi_prof_size_class(s->size), MI_STR_BYTES); }
     mi_pprof_put_message(b, MI_PROFILE_SAMPLE);
   }
 }
@@ -347,6 +377,10 @@ static void mi_pprof_put_strings(mi_pprof_t* b) {
       mi_pprof_put_string(b, hex);
     }
   }
+  for (size_t i = 0; i < b->snapshot->name_count; i++) {
+    mi_pprof_put_string(b, b->snapshot->names[i]);
+    b->string_count++;
+  }
 }
 
 // Comments come after all other strings.
@@ -357,17 +391,23 @@ static void mi_pprof_put_comment(mi_pprof_t* b, const char* s) {
   b->message.used = 0;
 }
 
+static void mi_pprof_put_comment_of(mi_pprof_t* b, const char* what, uint64_t x, const char* unit) {
+  char line[128];
+  *mi_fmt_str(mi_fmt_dec(mi_fmt_str(line, what), x), unit) = 0;
+  mi_pprof_put_comment(b, line);
+}
+
 static void mi_pprof_put_comments(mi_pprof_t* b) {
+  const mi_prof_stats_t* const stats = &b->snapshot->stats;
   char line[128];
   *mi_fmt_version(line) = 0;
   mi_pprof_put_comment(b, line);
-  char* p = mi_fmt_dec(mi_fmt_str(line, "sample rate: "), b->snapshot->rate);
-  *mi_fmt_str(p, " bytes") = 0;
-  mi_pprof_put_comment(b, line);
-  if (b->snapshot->dropped > 0) {
-    *mi_fmt_dec(mi_fmt_str(line, "dropped samples: "), b->snapshot->dropped) = 0;
-    mi_pprof_put_comment(b, line);
+  mi_pprof_put_comment_of(b, "sample rate: ", stats->sample_rate, " bytes");
+  for (size_t i = 0; i < MI_LOSS_COUNT; i++) {
+    if (mi_fmt_loss(line, stats, i)) { mi_pprof_put_comment(b, line); }
   }
+  mi_pprof_put_comment_of(b, "committed by the allocator: ", stats->committed_bytes, " bytes");
+  if (stats->rss_bytes > 0) { mi_pprof_put_comment_of(b, "resident memory of the process: ", stats->rss_bytes, " bytes"); }
 }
 
 /* -----------------------------------------------------------
@@ -415,6 +455,8 @@ bool _mi_prof_write_pprof(const mi_prof_snapshot_t* snapshot, void* scratch, mi_
   mi_pprof_order_modules(b);
   mi_pprof_collect_locations(b);
   b->string_count = MI_STR_FIXED_COUNT;
+  b->first_name = MI_STR_FIXED_COUNT;
+  for (size_t i = 0; i < snapshot->module_count; i++) { b->first_name += (snapshot->modules[i].build_id_size > 0 ? 2 : 1); }
   mi_gzip_init(&b->gzip, write, arg);
   mi_pprof_put_value_type(b, MI_PROFILE_SAMPLE_TYPE, MI_STR_ALLOC_OBJECTS, MI_STR_COUNT);
   mi_pprof_put_value_type(b, MI_PROFILE_SAMPLE_TYPE, MI_STR_ALLOC_SPACE, MI_STR_BYTES);
@@ -430,8 +472,8 @@ bool _mi_prof_write_pprof(const mi_prof_snapshot_t* snapshot, void* scratch, mi_
   mi_proto_uint(&b->message, MI_PROFILE_DROP_FRAMES, MI_STR_DROP_FRAMES);
   mi_proto_uint(&b->message, MI_PROFILE_TIME_NANOS, (uint64_t)snapshot->time_nanos);
   mi_proto_uint(&b->message, MI_PROFILE_DURATION_NANOS, (uint64_t)snapshot->duration_nanos);
-  mi_proto_uint(&b->message, MI_PROFILE_PERIOD, snapshot->rate);
-  mi_proto_uint(&b->message, MI_PROFILE_DEFAULT_SAMPLE_TYPE, MI_STR_INUSE_SPACE);
+  mi_proto_uint(&b->message, MI_PROFILE_PERIOD, snapshot->stats.sample_rate);
+  mi_proto_uint(&b->message, MI_PROFILE_DEFAULT_SAMPLE_TYPE, (snapshot->kind == MI_PROF_KIND_ALLOCS ? MI_STR_ALLOC_SPACE : MI_STR_INUSE_SPACE));
   mi_gzip_write(&b->gzip, b->message.buf, b->message.used);
   return mi_gzip_finish(&b->gzip);
 }

@@ -31,6 +31,7 @@
 #endif
 #if defined(__linux__)
   #include <sys/auxv.h>         // getauxval
+  #include <sys/prctl.h>
   #include <sys/syscall.h>
 #elif defined(__FreeBSD__)
   #include <sys/syscall.h>
@@ -73,6 +74,7 @@
 
 
 #include "profile-own.c"
+#include "profile-module.c"
 
 
 /* -----------------------------------------------------------
@@ -188,6 +190,25 @@ bool _mi_prof_prim_is_setuid(void) {
   return false;
 }
 
+void _mi_prof_prim_thread_name(char* name, size_t size) {
+  typedef HRESULT (WINAPI mi_prof_get_description_t)(HANDLE thread, PWSTR* description);
+  name[0] = 0;
+  // since Windows 10; what it returns is not from a heap that could be ours
+  mi_prof_get_description_t* const get_description =
+    (mi_prof_get_description_t*)(void (*)(void))GetProcAddress(GetModuleHandleW(L"kernel32.dll"), "GetThreadDescription");
+  PWSTR description = NULL;
+  if (get_description == NULL || get_description(GetCurrentThread(), &description) < 0 || description == NULL) return;
+  if (WideCharToMultiByte(CP_UTF8, 0, description, -1, name, (int)size, NULL, NULL) == 0) { name[0] = 0; }
+  LocalFree(description);
+}
+
+size_t _mi_prof_prim_rss(void) {
+  mi_process_info_t info;
+  _mi_memzero_var(info);
+  _mi_prim_process_info(&info);
+  return info.current_rss;
+}
+
 void _mi_prof_prim_purge(void* start, size_t size) {
   const DWORD err = GetLastError();
   if (VirtualAlloc(start, size, MEM_RESET, PAGE_READWRITE) == start) {
@@ -224,6 +245,43 @@ bool _mi_prof_prim_is_setuid(void) {
   #endif
 }
 
+void _mi_prof_prim_thread_name(char* name, size_t size) {
+  name[0] = 0;
+  #if defined(__linux__)
+  char buf[16];
+  if (prctl(PR_GET_NAME, buf) == 0) { _mi_strlcpy(name, buf, (size < sizeof(buf) ? size : sizeof(buf))); }
+  #elif defined(__APPLE__)
+  (void)pthread_getname_np(pthread_self(), name, size);
+  #else
+  MI_UNUSED(size);
+  #endif
+}
+
+size_t _mi_prof_prim_rss(void) {
+  #if defined(__linux__)
+  // { size, resident, ... } in pages
+  char buf[64];
+  const int fd = mi_prof_sys_open("/proc/self/statm", O_RDONLY | O_CLOEXEC, 0);
+  if (fd < 0) return 0;
+  const ssize_t n = mi_prof_sys_read(fd, buf, sizeof(buf) - 1);
+  mi_prof_sys_close(fd);
+  if (n <= 0) return 0;
+  buf[n] = 0;
+  const char* p = buf;
+  while (*p != ' ' && *p != 0) { p++; }
+  size_t pages = 0;
+  for (p++; *p >= '0' && *p <= '9'; p++) { pages = 10*pages + (size_t)(*p - '0'); }
+  return pages * _mi_os_page_size();
+  #elif defined(__APPLE__)
+  mi_process_info_t info;
+  _mi_memzero_var(info);
+  _mi_prim_process_info(&info);
+  return info.current_rss;
+  #else
+  return 0;
+  #endif
+}
+
 void _mi_prof_prim_purge(void* start, size_t size) {
   #if defined(__linux__)
   const int advice = MADV_DONTNEED;   // at once; the pages read as zero
@@ -256,5 +314,4 @@ void _mi_prof_prim_atfork(void (*prepare)(void), void (*parent)(void), void (*ch
 #endif
 
 
-#include "profile-module.c"
 #include "profile-file.c"

@@ -6,145 +6,6 @@
 #endif
 
 /* -----------------------------------------------------------
-  Memory. Straight from the operating system, in chunks, so that
-  the profiler never allocates from the heap that it watches.
------------------------------------------------------------ */
-
-#define MI_PROF_CHUNK_SIZE      (64*MI_KiB)   // the first chunk of an arena; they double up to the maximum
-#define MI_PROF_CHUNK_SIZE_MAX  (1*MI_MiB)
-#define MI_PROF_CHUNK_HEADER    (4*MI_KiB)    // kept when a chunk is purged; holds `mi_prof_chunk_t`
-
-typedef struct mi_prof_chunk_s {
-  struct mi_prof_chunk_s* next;
-  size_t                  size;
-  uint8_t*                top;                // end of the part in use
-  mi_memid_t              memid;
-} mi_prof_chunk_t;
-
-// A bump allocator. Its lock is that of the structure it is part of.
-typedef struct mi_prof_arena_s {
-  mi_prof_chunk_t*        chunks;             // the first one is being filled
-  mi_prof_chunk_t*        spare;              // purged
-} mi_prof_arena_t;
-
-static _Atomic(size_t) mi_prof_memory_used;   // bytes in chunks, not counting spare ones
-static _Atomic(size_t) mi_prof_memory_max;    // 0: no limit
-
-// Replaced by tests, to fail.
-mi_decl_hidden extern void* (*_mi_prof_os_alloc)(size_t size, mi_memid_t* memid);
-void* (*_mi_prof_os_alloc)(size_t size, mi_memid_t* memid) = &_mi_os_alloc;
-
-// Take `size` bytes from the limit, of which the last `spare_eighths` are for others.
-static bool mi_prof_memory_reserve(size_t size, size_t spare_eighths) {
-  const size_t max = mi_atomic_load_relaxed(&mi_prof_memory_max);
-  const size_t used = mi_atomic_add_relaxed(&mi_prof_memory_used, size);
-  if (max == 0 || used + size <= max - (max/8)*spare_eighths) return true;
-  mi_atomic_sub_relaxed(&mi_prof_memory_used, size);
-  return false;
-}
-
-static void mi_prof_memory_release(size_t size) {
-  mi_atomic_sub_relaxed(&mi_prof_memory_used, size);
-}
-
-static mi_prof_chunk_t* mi_prof_chunk_alloc(size_t size, size_t spare_eighths) {
-  if (!mi_prof_memory_reserve(size, spare_eighths)) return NULL;
-  mi_memid_t memid;
-  mi_prof_chunk_t* const chunk = (mi_prof_chunk_t*)_mi_prof_os_alloc(size, &memid);
-  if (chunk == NULL) {
-    mi_prof_memory_release(size);
-    return NULL;
-  }
-  chunk->size = size;
-  chunk->memid = memid;
-  return chunk;
-}
-
-static void mi_prof_chunk_free(mi_prof_chunk_t* chunk) {
-  mi_prof_memory_release(chunk->size);
-  _mi_os_free(chunk, chunk->size, chunk->memid);
-}
-
-static bool mi_prof_arena_has_room(const mi_prof_arena_t* arena, size_t size) {
-  const mi_prof_chunk_t* const chunk = arena->chunks;
-  return (chunk != NULL && (size_t)((uint8_t*)chunk + chunk->size - chunk->top) >= size);
-}
-
-static void mi_prof_arena_add(mi_prof_arena_t* arena, mi_prof_chunk_t* chunk) {
-  chunk->top = (uint8_t*)chunk + MI_PROF_CHUNK_HEADER;
-  chunk->next = arena->chunks;
-  arena->chunks = chunk;
-}
-
-// With the lock. Returns NULL if there is no room: then call `mi_prof_arena_grow` and try again.
-static void* mi_prof_arena_alloc(mi_prof_arena_t* arena, size_t size) {
-  mi_assert_internal(size % sizeof(void*) == 0 && size <= MI_PROF_CHUNK_SIZE - MI_PROF_CHUNK_HEADER);
-  if (!mi_prof_arena_has_room(arena, size)) return NULL;
-  void* const p = arena->chunks->top;
-  arena->chunks->top += size;
-  return p;
-}
-
-// Make room for `size` bytes, unless the session is over: then nobody would give the memory back. Takes the lock, but not
-// while it asks the system, which may call back to report a failure.
-static bool mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lock, size_t session, size_t size, size_t spare_eighths) {
-  size_t chunk_size = 0;
-  bool active = false;
-  mi_lock(lock) {
-    mi_prof_chunk_t* const spare = arena->spare;
-    active = (mi_atomic_load_relaxed(&_mi_prof_session) == session);
-    if (!active || mi_prof_arena_has_room(arena, size)) {
-      // too late, or another thread was faster
-    }
-    else if (spare != NULL && mi_prof_memory_reserve(spare->size, spare_eighths)) {
-      arena->spare = spare->next;
-      mi_prof_arena_add(arena, spare);
-    }
-    else {
-      chunk_size = (arena->chunks == NULL ? MI_PROF_CHUNK_SIZE : 2*arena->chunks->size);
-      if (chunk_size > MI_PROF_CHUNK_SIZE_MAX) { chunk_size = MI_PROF_CHUNK_SIZE_MAX; }
-    }
-  }
-  if (chunk_size == 0) return active;
-  mi_prof_chunk_t* chunk = mi_prof_chunk_alloc(chunk_size, spare_eighths);
-  if (chunk == NULL && chunk_size > MI_PROF_CHUNK_SIZE) { chunk = mi_prof_chunk_alloc(MI_PROF_CHUNK_SIZE, spare_eighths); }
-  if (chunk == NULL) return false;
-  mi_lock(lock) {
-    active = (mi_atomic_load_relaxed(&_mi_prof_session) == session);
-    if (active) { mi_prof_arena_add(arena, chunk); }
-  }
-  if (!active) { mi_prof_chunk_free(chunk); }
-  return active;
-}
-
-// With the lock: take all chunks. Then, without it, free them.
-static mi_prof_chunk_t* mi_prof_arena_detach(mi_prof_arena_t* arena) {
-  mi_prof_chunk_t* const chunks = arena->chunks;
-  arena->chunks = NULL;
-  return chunks;
-}
-
-static void mi_prof_chunks_free(mi_prof_chunk_t* chunk) {
-  while (chunk != NULL) {
-    mi_prof_chunk_t* const next = chunk->next;
-    mi_prof_chunk_free(chunk);
-    chunk = next;
-  }
-}
-
-// With the lock: give all memory back to the system, but keep the addresses readable, for walkers without a lock.
-static void mi_prof_arena_purge(mi_prof_arena_t* arena) {
-  for (mi_prof_chunk_t* chunk = mi_prof_arena_detach(arena); chunk != NULL; ) {
-    mi_prof_chunk_t* const next = chunk->next;
-    mi_prof_memory_release(chunk->size);
-    _mi_prof_prim_purge((uint8_t*)chunk + MI_PROF_CHUNK_HEADER, chunk->size - MI_PROF_CHUNK_HEADER);
-    chunk->next = arena->spare;
-    arena->spare = chunk;
-    chunk = next;
-  }
-}
-
-/* -----------------------------------------------------------
   Records. A record is a live sample. The records of a page are
   a list that starts in its metadata word.
 
@@ -160,8 +21,6 @@ static void mi_prof_arena_purge(mi_prof_arena_t* arena) {
   - The memory of records stays readable for ever.
 ----------------------------------------------------------- */
 
-#define MI_PROF_SHARDS  (16)
-
 typedef struct mi_prof_record_s {
   _Atomic(uintptr_t)      block;              // start of the sampled block; 0 if the record is not in use
   _Atomic(uintptr_t)      next;               // next record of the page
@@ -171,6 +30,7 @@ typedef struct mi_prof_record_s {
     struct mi_prof_record_s*  next_free;      // if not in use
   } x;
   size_t                  size;               // requested bytes
+  size_t                  born;               // seconds, if there is a label for it
   double                  weight;             // number of allocations it stands for
 } mi_prof_record_t;
 
@@ -242,28 +102,41 @@ static void mi_prof_record_link(mi_prof_record_shard_t* shard, mi_prof_record_t*
 }
 
 // Add a record for a block that was just allocated by the calling thread, which owns the page.
-// Returns false if there is no memory, or if the session has ended.
-static bool mi_prof_record_add(size_t session, mi_page_t* page, mi_block_t* block, size_t size, double weight, const mi_prof_stack_t* stack) {
+static mi_prof_result_t mi_prof_record_add(size_t session, mi_page_t* page, mi_block_t* block, const mi_prof_stack_t* stack, size_t size, double weight, size_t born) {
   mi_prof_record_shard_t* const shard = mi_prof_record_shard_of(page);
-  mi_prof_record_t* record = NULL;
-  bool active;
-  do {
+  while (true) {
+    mi_prof_record_t* record = NULL;
     mi_lock(&shard->lock) {
-      active = (mi_atomic_load_relaxed(&_mi_prof_session) == session);
-      record = (active ? mi_prof_record_alloc(shard) : NULL);
+      record = (mi_prof_session_is(session) ? mi_prof_record_alloc(shard) : NULL);
       if (record != NULL) {
         record->page = page;
         record->x.stack = stack;
         record->size = size;
+        record->born = born;
         record->weight = weight;
         mi_atomic_store_relaxed(&record->block, (uintptr_t)block);
         mi_prof_record_link(shard, record, page);
         shard->live_count++;
         shard->live_bytes += size;
+        mi_prof_count_live(size, weight, 1);
       }
     }
-  } while (record == NULL && active && mi_prof_arena_grow(&shard->arena, &shard->lock, session, sizeof(mi_prof_record_t), 0));
-  return (record != NULL);
+    if (record != NULL) return MI_PROF_OK;
+    const mi_prof_result_t grown = mi_prof_arena_grow(&shard->arena, &shard->lock, session, sizeof(mi_prof_record_t), 0);
+    if (grown != MI_PROF_OK) return grown;
+  }
+}
+
+// The estimated bytes (fixed point) of the record of a block, or of all records of the page if that is NULL.
+static int64_t mi_prof_record_bytes(mi_page_t* page, const mi_block_t* block) {
+  mi_prof_record_shard_t* const shard = mi_prof_record_shard_of(page);
+  int64_t bytes = 0;
+  mi_lock(&shard->lock) {
+    for (const mi_prof_record_t* record = mi_prof_page_records(page); record != NULL; record = mi_prof_record_next(record)) {
+      if (block == NULL || mi_atomic_load_relaxed(&record->block) == (uintptr_t)block) { bytes += mi_prof_fixed_bytes(record->size, record->weight); }
+    }
+  }
+  return bytes;
 }
 
 static void mi_prof_record_release(mi_prof_record_shard_t* shard, mi_prof_record_t* record) {
@@ -272,6 +145,7 @@ static void mi_prof_record_release(mi_prof_record_shard_t* shard, mi_prof_record
   shard->free = record;
   shard->live_count--;
   shard->live_bytes -= record->size;
+  mi_prof_count_live(record->size, record->weight, -1);
 }
 
 // Remove the record of a block, if it has one.
@@ -301,21 +175,27 @@ static void mi_prof_record_remove_all(mi_page_t* page) {
   }
 }
 
-// Give the record of a block, if it has one, another size and weight (0 keeps the weight). Returns its old size, or 0.
-static size_t mi_prof_record_update(mi_page_t* page, mi_block_t* block, size_t size, double weight) {
+// Give the record of a block another size and weight (0 keeps the weight). Returns false if it has none.
+static bool mi_prof_record_update(mi_page_t* page, mi_block_t* block, size_t size, double weight, mi_prof_was_t* was) {
   mi_prof_record_shard_t* const shard = mi_prof_record_shard_of(page);
-  size_t old_size = 0;
+  bool found = false;
   mi_lock(&shard->lock) {
     mi_prof_record_t* prev;
     mi_prof_record_t* const record = mi_prof_record_find(page, block, &prev);
     if (record != NULL) {
-      old_size = record->size;
-      shard->live_bytes += size - old_size;
+      found = true;
+      was->stack = record->x.stack;
+      was->stack_hash = record->x.stack->hash;
+      was->size = record->size;
+      was->weight = record->weight;
+      shard->live_bytes += size - record->size;
       record->size = size;
       if (weight != 0.0) { record->weight = weight; }
+      mi_prof_count_live(was->size, was->weight, -1);
+      mi_prof_count_live(record->size, record->weight, 1);
     }
   }
-  return old_size;
+  return found;
 }
 
 // Call `visit` for every record of a shard, under its lock; it must not call back.

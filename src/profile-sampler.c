@@ -110,8 +110,7 @@ static bool mi_prof_thin(mi_prof_tld_t* tld, double to, double from) {
 }
 
 // Start the random numbers of a thread; equal arguments give equal numbers.
-static void mi_prof_random_init(mi_prof_tld_t* tld, uint64_t seed, size_t ordinal, size_t rate) {
+static void mi_prof_random_init(mi_prof_tld_t* tld, uint64_t seed, size_t ordinal) {
   tld->random = mi_prof_mix(seed + (uint64_t)(ordinal + 1) * UINT64_C(0x9E3779B97F4A7C15));
   if (tld->random == 0) { tld->random = 1; }
-  tld->countdown = mi_prof_interval(tld, rate);
 }

@@ -44,6 +44,22 @@ static char* mi_fmt_version(char* p) {
   return mi_fmt_dec(mi_fmt_str(p, "."), MI_MALLOC_VERSION % 100);
 }
 
+// What is missing in a profile: a line for each cause. Returns false if nothing is.
+#define MI_LOSS_COUNT (5)
+#define MI_LOSS_MAX   (96)
+
+static bool mi_fmt_loss(char* line, const mi_prof_stats_t* stats, size_t i) {
+  const struct { const char* what; size_t count; } losses[MI_LOSS_COUNT] = {
+    { "samples dropped, as the system gave no memory: ", stats->dropped_memory },
+    { "samples dropped, as prof_max_bytes was reached: ", stats->dropped_limit },
+    { "samples dropped inside of an unwinder: ", stats->dropped_reentry },
+    { "samples in [other], as there was no room for their stack: ", stats->folded_stacks },
+    { "samples whose stack could not be unwound: ", stats->failed_unwinds }
+  };
+  *mi_fmt_dec(mi_fmt_str(line, losses[i].what), losses[i].count) = 0;
+  return (losses[i].count > 0);
+}
+
 /* -----------------------------------------------------------
   Output
 ----------------------------------------------------------- */
@@ -59,7 +75,7 @@ typedef struct mi_text_s {
 #define MI_TEXT_PIECE  (256)  // most bytes that are appended at a time
 
 static void mi_text_flush(mi_text_t* t) {
-  if (t->ok && t->used > 0) { t->ok = t->write(t->arg, t->buf, t->used); }
+  if (t->ok && t->used > 0) { t->ok = t->write(t->buf, t->used, t->arg); }
   t->used = 0;
 }
 
@@ -99,37 +115,54 @@ static void mi_text_put_path(mi_text_t* t, const char* path) {
   Write a profile
 ----------------------------------------------------------- */
 
-// The alloc columns (in brackets) repeat the inuse columns: allocations are not counted.
-static void mi_text_put_counts(mi_text_t* t, uint64_t count, uint64_t bytes) {
+typedef struct mi_text_counts_s {
+  uint64_t inuse_samples;
+  uint64_t inuse_bytes;
+  uint64_t alloc_samples;
+  uint64_t alloc_bytes;
+} mi_text_counts_t;
+
+// Where allocations are not counted, their columns (in brackets) repeat those of what is in use: a reader then shows none.
+static mi_text_counts_t mi_text_counts(const mi_prof_snapshot_t* snapshot, const mi_prof_sample_t* s) {
+  const uint64_t size = (s->size == 0 ? 1 : s->size);    // a reader drops a line without bytes
+  mi_text_counts_t c;
+  c.inuse_samples = s->inuse_samples;
+  c.inuse_bytes = s->inuse_samples * size;
+  c.alloc_samples = (snapshot->has_allocs ? s->alloc_samples : c.inuse_samples);
+  c.alloc_bytes = c.alloc_samples * size;
+  return c;
+}
+
+static void mi_text_put_counts(mi_text_t* t, const mi_text_counts_t* c) {
   char* p = mi_text_begin(t);
-  p = mi_fmt_decw(p, count, 6);
-  p = mi_fmt_decw(mi_fmt_str(p, ": "), bytes, 8);
-  p = mi_fmt_decw(mi_fmt_str(p, " ["), count, 6);
-  p = mi_fmt_decw(mi_fmt_str(p, ": "), bytes, 8);
+  p = mi_fmt_decw(p, c->inuse_samples, 6);
+  p = mi_fmt_decw(mi_fmt_str(p, ": "), c->inuse_bytes, 8);
+  p = mi_fmt_decw(mi_fmt_str(p, " ["), c->alloc_samples, 6);
+  p = mi_fmt_decw(mi_fmt_str(p, ": "), c->alloc_bytes, 8);
   mi_text_end(t, mi_fmt_str(p, "] @"));
 }
 
-// Sampling takes a request of zero bytes for one byte, and a reader drops a line without bytes.
-static inline uint64_t mi_text_bytes(const mi_prof_sample_t* s) {
-  return (uint64_t)s->count * (s->size == 0 ? 1 : s->size);
-}
-
 static void mi_text_put_header(mi_text_t* t, const mi_prof_snapshot_t* snapshot) {
-  uint64_t count = 0;
-  uint64_t bytes = 0;
+  mi_text_counts_t sum = { 0, 0, 0, 0 };
   for (size_t i = 0; i < snapshot->sample_count; i++) {
-    count += snapshot->samples[i].count;
-    bytes += mi_text_bytes(&snapshot->samples[i]);
+    const mi_text_counts_t c = mi_text_counts(snapshot, &snapshot->samples[i]);
+    sum.inuse_samples += c.inuse_samples;
+    sum.inuse_bytes += c.inuse_bytes;
+    sum.alloc_samples += c.alloc_samples;
+    sum.alloc_bytes += c.alloc_bytes;
   }
   mi_text_put_str(t, "heap profile: ");
-  mi_text_put_counts(t, count, bytes);
-  char* p = mi_fmt_dec(mi_fmt_str(mi_text_begin(t), " heap_v2/"), snapshot->rate);
+  mi_text_put_counts(t, &sum);
+  char* p = mi_fmt_dec(mi_fmt_str(mi_text_begin(t), " heap_v2/"), snapshot->stats.sample_rate);
   p = mi_fmt_version(mi_fmt_str(p, "\n# "));
   mi_text_end(t, mi_fmt_str(p, "; raw samples, to be scaled by `1/(1 - exp(-size/rate))`\n"));
   mi_text_put_str(t, "# A block resized in place is scaled by its new size here; the proto form keeps its weight.\n");
-  if (snapshot->dropped > 0) {
-    p = mi_fmt_dec(mi_fmt_str(mi_text_begin(t), "# dropped samples: "), snapshot->dropped);
-    mi_text_end(t, mi_fmt_str(p, "\n"));
+  for (size_t i = 0; i < MI_LOSS_COUNT; i++) {
+    char line[MI_LOSS_MAX];
+    if (!mi_fmt_loss(line, &snapshot->stats, i)) continue;
+    mi_text_put_str(t, "# ");
+    mi_text_put_str(t, line);
+    mi_text_put_str(t, "\n");
   }
 }
 
@@ -155,7 +188,8 @@ bool _mi_prof_write_text(const mi_prof_snapshot_t* snapshot, mi_prof_write_fun* 
   mi_text_put_header(&t, snapshot);
   for (size_t i = 0; i < snapshot->sample_count && t.ok; i++) {
     const mi_prof_sample_t* const s = &snapshot->samples[i];
-    mi_text_put_counts(&t, s->count, mi_text_bytes(s));
+    const mi_text_counts_t c = mi_text_counts(snapshot, s);
+    mi_text_put_counts(&t, &c);
     if (s->depth == 0) { mi_text_put_str(&t, " 0x1"); }   // as `MI_PROF_FRAME_OTHER`: a reader wants an address
     for (size_t k = 0; k < s->depth; k++) {
       mi_text_end(&t, mi_fmt_hex(mi_fmt_str(mi_text_begin(&t), " 0x"), s->frames[k], 1));

@@ -9,15 +9,20 @@
     profile-sampler.c    which allocations are sampled, and what one stands for
     profile-prim.c       what each operating system does in its own way
     profile-capture.c    who captures a stack, and how
-    profile-record.c     live samples, and the memory they are in
-    profile-stack.c      call stacks
-    profile-snapshot.c   a consistent copy of all records
+    profile-config.c     what the options say
+    profile-stats.c      counters
+    profile-memory.c     memory
+    profile-label.c      names of threads and heaps
+    profile-stack.c      call stacks, and what was allocated with them
+    profile-record.c     live samples
+    profile-snapshot.c   a consistent copy of all samples
+    profile-peak.c       the one of the highest estimate
     profile-pprof.c      the output formats
     profile-dump.c       a snapshot, written to a file
 
   Locks, outermost first: control (start, stop and snapshots),
-  session (its parameters), a stack shard, a record shard. No lock
-  is held while foreign code runs or a file is written.
+  session (its parameters), a stack shard, a record shard, labels.
+  No lock is held while foreign code runs or a file is written.
 ----------------------------------------------------------- */
 
 #ifndef _DEFAULT_SOURCE
@@ -36,31 +41,65 @@
 
 #include <errno.h>
 
-_Atomic(size_t) _mi_prof_session;
+_Atomic(size_t) _mi_prof_epoch;
 
 static mi_lock_t mi_prof_control_lock = MI_LOCK_INITIALIZER;
 static mi_lock_t mi_prof_session_lock = MI_LOCK_INITIALIZER;
 
 static struct mi_prof_s {
-  // written when a session starts; a thread that still is in an earlier one may read them, but its samples are rejected
+  // read by all threads; a sample of an earlier session is rejected when it is recorded
+  _Atomic(size_t)   session;          // the number of the session; 0 if there is none
   _Atomic(size_t)   rate;             // mean bytes between samples
-  _Atomic(size_t)   depth;            // maximal depth of a stack
-  _Atomic(size_t)   dropped;          // samples lost
   // with the session lock
-  uint64_t          seed;
+  mi_prof_config_t  config;           // written with the control lock too
   size_t            thread_count;     // threads that took part
   size_t            last_session;
+  size_t            last_epoch;
   // with the control lock
   int64_t           start_nanos;      // Unix time
+  // who has the control lock: a thread id or 0
+  _Atomic(uintptr_t) control_owner;
 } mi_prof;
+
+static bool mi_prof_session_is(size_t session) {
+  return (mi_atomic_load_relaxed(&mi_prof.session) == session);
+}
+
+static size_t mi_prof_rate(void) {
+  return mi_atomic_load_relaxed(&mi_prof.rate);
+}
+
+// Seconds on a clock that only goes forward; never 0.
+static size_t mi_prof_seconds(void) {
+  return (size_t)(_mi_clock_now()/1000) + 1;
+}
+
+// Take the control lock. Returns false in a nested call: from the program's function for warnings, say, while the lock is held.
+static bool mi_prof_control_enter(void) {
+  const uintptr_t self = (uintptr_t)_mi_prim_thread_id();
+  if (mi_atomic_load_relaxed(&mi_prof.control_owner) == self) return false;
+  mi_lock_acquire(&mi_prof_control_lock);
+  mi_atomic_store_relaxed(&mi_prof.control_owner, self);
+  return true;
+}
+
+static void mi_prof_control_leave(void) {
+  mi_atomic_store_relaxed(&mi_prof.control_owner, (uintptr_t)0);
+  mi_lock_release(&mi_prof_control_lock);
+}
 
 #define MI_IN_PROFILE_C
 #include "profile-sampler.c"
 #include "profile-prim.c"
 #include "profile-capture.c"
-#include "profile-record.c"
+#include "profile-config.c"
+#include "profile-stats.c"
+#include "profile-memory.c"
+#include "profile-label.c"
 #include "profile-stack.c"
+#include "profile-record.c"
 #include "profile-snapshot.c"
+#include "profile-peak.c"
 #include "profile-pprof.c"
 #undef MI_IN_PROFILE_C
 
@@ -69,27 +108,30 @@ static struct mi_prof_s {
   Drawing: which of the blocks in `page->free` are sampled
 ----------------------------------------------------------- */
 
-static size_t mi_prof_rate(void) {
-  return mi_atomic_load_relaxed(&mi_prof.rate);
-}
-
-// The calling thread sees a new session: forget what earlier ones drew, and take its blocks away from the fast path.
+// The calling thread sees a new epoch: forget what earlier ones drew, and take its blocks away from the fast path.
 static void mi_prof_thread_join(mi_tld_t* tld) {
   for (mi_heap_t* heap = tld->heaps; heap != NULL; heap = heap->next) {
     for (size_t i = 0; i <= MI_BIN_FULL; i++) {
       for (mi_page_t* page = heap->pages[i].first; page != NULL; page = page->next) { _mi_prof_page_park(page); }
     }
   }
+  mi_prof_tld_t* const prof = &tld->prof;
   mi_lock(&mi_prof_session_lock) {
-    mi_prof_random_init(&tld->prof, mi_prof.seed, mi_prof.thread_count, mi_prof_rate());
-    mi_prof.thread_count++;
-    tld->prof.session = mi_prof.last_session;
+    if (prof->session != mi_prof.last_session) {
+      prof->session = mi_prof.last_session;
+      mi_prof_random_init(prof, mi_prof.config.seed, mi_prof.thread_count++);
+    }
+    prof->epoch = mi_prof.last_epoch;
+    prof->rate = mi_prof_rate();
+    prof->bt_max = (uint8_t)mi_prof.config.bt_max;
+    prof->features = mi_prof_features(&mi_prof.config);
   }
+  prof->countdown = mi_prof_interval(prof, prof->rate);
 }
 
 // Draw for the first `n` blocks in `free`. If a later one than the first is chosen, the list is cut before it.
 static void mi_prof_page_draw_first(mi_prof_tld_t* tld, mi_page_t* page, size_t n) {
-  const size_t i = mi_prof_draw(tld, n, mi_page_block_size(page), mi_prof_rate());
+  const size_t i = mi_prof_draw(tld, n, mi_page_block_size(page), tld->rate);
   if (i == 0) {
     page->prof_state = MI_PROF_DUE;
   }
@@ -99,9 +141,20 @@ static void mi_prof_page_draw_first(mi_prof_tld_t* tld, mi_page_t* page, size_t 
   }
 }
 
+// Does the thread draw for the current epoch?
+static bool mi_prof_is_current(const mi_prof_tld_t* tld, size_t epoch) {
+  return (tld->epoch == (epoch & ~MI_PROF_ATTENTION));
+}
+
 // See `_mi_prof_page_is_due`.
 bool _mi_prof_page_draw(mi_heap_t* heap, mi_page_t* page) {
-  if mi_unlikely(heap->tld->prof.session != mi_atomic_load_relaxed(&_mi_prof_session)) {
+  const size_t epoch = mi_atomic_load_relaxed(&_mi_prof_epoch);
+  const bool attention = ((epoch & MI_PROF_ATTENTION) != 0);
+  if ((epoch & ~MI_PROF_ATTENTION) == 0) {    // nothing is sampled now
+    page->prof_state = MI_PROF_UNDRAWN;
+    return attention;
+  }
+  if mi_unlikely(!mi_prof_is_current(&heap->tld->prof, epoch)) {
     mi_prof_thread_join(heap->tld);
     _mi_prof_page_unpark(page);
   }
@@ -110,13 +163,13 @@ bool _mi_prof_page_draw(mi_heap_t* heap, mi_page_t* page) {
     mi_prof_page_draw_first(&heap->tld->prof, page, _mi_prof_page_free_count(page));
   }
   mi_assert_internal(page->free != NULL);
-  return (page->prof_state == MI_PROF_DUE);
+  return (page->prof_state == MI_PROF_DUE || attention);
 }
 
 // See `_mi_prof_page_extended`. What was drawn for the blocks behind stays: to draw them anew here, but never a sample
 // that is due, would be biased.
 void _mi_prof_page_draw_new(mi_heap_t* heap, mi_page_t* page, size_t count) {
-  if (heap->tld->prof.session != mi_atomic_load_relaxed(&_mi_prof_session)) return;   // all is drawn anew soon
+  if (!mi_prof_is_current(&heap->tld->prof, mi_atomic_load_relaxed(&_mi_prof_epoch))) return;   // all is drawn anew soon
   if (page->prof_state == MI_PROF_UNDRAWN || page->prof_state == MI_PROF_DUE) return;
   mi_prof_page_draw_first(&heap->tld->prof, page, count);
 }
@@ -137,38 +190,41 @@ static void mi_prof_page_draw_rest(mi_prof_tld_t* tld, mi_page_t* page) {
   Sampling
 ----------------------------------------------------------- */
 
-static void mi_prof_drop(void) {
-  mi_atomic_increment_relaxed(&mi_prof.dropped);
-}
-
 // Record a sample. Called outside of all locks.
-static void mi_prof_record(mi_prof_tld_t* tld, mi_page_t* page, mi_block_t* block, size_t size) {
-  if mi_unlikely(tld->in_profiler) { mi_prof_drop(); return; }
+static void mi_prof_record(mi_heap_t* heap, mi_page_t* page, mi_block_t* block, size_t size) {
+  mi_prof_tld_t* const tld = &heap->tld->prof;
+  if mi_unlikely(tld->in_profiler) { mi_atomic_increment_relaxed(&mi_prof_counts.dropped_reentry); return; }
   const int err = errno;      // an allocation that succeeds leaves it alone
   tld->in_profiler = true;
+  mi_atomic_increment_relaxed(&mi_prof_counts.samples);
   uintptr_t frames[MI_PROF_CAPTURE_MAX];
-  const size_t depth = mi_prof_capture(tld, frames, mi_atomic_load_relaxed(&mi_prof.depth));
-  const mi_prof_stack_t* const stack = mi_prof_stack_intern(tld->session, frames, depth);
-  const double weight = 1.0 / mi_prof_probability(size, mi_prof_rate());
-  if (mi_prof_record_add(tld->session, page, block, size, weight, stack)) {
-    page->flags.x.has_metadata = true;
-  }
-  else if (mi_atomic_load_relaxed(&_mi_prof_session) == tld->session) {   // if it is over, nothing is missing
-    mi_prof_drop();
+  const size_t depth = mi_prof_capture(tld, frames, tld->bt_max);
+  if (depth == 0 && tld->bt_max != 0) { mi_atomic_increment_relaxed(&mi_prof_counts.failed_unwinds); }
+  const bool accum = ((tld->features & MI_PROF_ACCUM) != 0);
+  const size_t born = ((tld->features & MI_PROF_LABEL_AGE) != 0 ? mi_prof_seconds() : 0);
+  const double weight = 1.0 / mi_prof_probability(size, tld->rate);
+  const mi_prof_stack_t* const stack = mi_prof_stack_intern(tld->session, frames, depth, mi_prof_labels_get(heap, tld->features), accum, size, weight);
+  mi_prof_count_alloc(size, weight, 1);
+  switch (mi_prof_record_add(tld->session, page, block, stack, size, weight, born)) {
+    case MI_PROF_OK:         page->flags.x.has_metadata = true; break;
+    case MI_PROF_ENDED:      break;   // nothing is missing
+    case MI_PROF_NO_MEMORY:  mi_atomic_increment_relaxed(&mi_prof_counts.dropped_memory); break;
+    case MI_PROF_OVER_LIMIT: mi_atomic_increment_relaxed(&mi_prof_counts.dropped_limit); break;
   }
   tld->in_profiler = false;
   errno = err;
 }
 
-// `p` was due and has just been popped from `page->free`, for a request of `size` bytes with padding.
+// `p` has just been popped from `page->free`, for a request of `size` bytes with padding. It was due, or attention is asked for.
 void _mi_prof_sample(mi_heap_t* heap, mi_page_t* page, void* p, size_t size) {
-  mi_prof_tld_t* const tld = &heap->tld->prof;
-  mi_prof_page_draw_rest(tld, page);
-  size_t request = size - MI_PADDING_SIZE;
-  if (request == 0) { request = 1; }
-  const size_t rate = mi_prof_rate();
-  if (mi_prof_thin(tld, mi_prof_probability(request, rate), mi_prof_probability(mi_page_block_size(page), rate))) {
-    mi_prof_record(tld, page, (mi_block_t*)p, request);
+  if mi_likely(page->prof_state == MI_PROF_DUE) {
+    mi_prof_tld_t* const tld = &heap->tld->prof;
+    mi_prof_page_draw_rest(tld, page);
+    size_t request = size - MI_PADDING_SIZE;
+    if (request == 0) { request = 1; }
+    if (mi_prof_thin(tld, mi_prof_probability(request, tld->rate), mi_prof_probability(mi_page_block_size(page), tld->rate))) {
+      mi_prof_record(heap, page, (mi_block_t*)p, request);
+    }
   }
 }
 
@@ -186,30 +242,40 @@ void* _mi_prof_malloc_aligned(mi_heap_t* heap, size_t size, size_t alignment, si
 void _mi_prof_overallocated(mi_page_t* page, void* p, size_t size) {
   mi_block_t* const block = _mi_page_ptr_unalign(page, p);
   if (!mi_prof_record_may_exist(page, block)) return;
-  const size_t rate = mi_prof_rate();
+  mi_prof_tld_t* const tld = &mi_page_heap(page)->tld->prof;
   if (size == 0) { size = 1; }
-  const double probability = mi_prof_probability(size, rate);
-  const size_t old_size = mi_prof_record_update(page, block, size, 1.0 / probability);
-  if (old_size == 0) return;
-  if (!mi_prof_thin(&mi_page_heap(page)->tld->prof, probability, mi_prof_probability(old_size, rate))) {
-    mi_prof_record_remove(page, block);
-  }
+  const double probability = mi_prof_probability(size, tld->rate);
+  mi_prof_was_t was;
+  if (!mi_prof_record_update(page, block, size, 1.0 / probability, &was)) return;
+  const bool keep = mi_prof_thin(tld, probability, mi_prof_probability(was.size, tld->rate));
+  if (!keep) { mi_prof_record_remove(page, block); }
+  mi_prof_count_alloc(was.size, was.weight, -1);
+  if (keep) { mi_prof_count_alloc(size, 1.0 / probability, 1); }
+  if ((tld->features & MI_PROF_ACCUM) != 0) { mi_prof_stack_recount(tld->session, &was, (keep ? size : 0), 1.0 / probability); }
 }
 
 // The block of `p` was resized in place. The sample goes on to stand for as many allocations as before.
 void _mi_prof_resized(mi_page_t* page, void* p, size_t size) {
   mi_block_t* const block = _mi_page_ptr_unalign(page, p);
-  if (mi_prof_record_may_exist(page, block)) { mi_prof_record_update(page, block, (size == 0 ? 1 : size), 0.0); }
+  if (!mi_prof_record_may_exist(page, block)) return;
+  if (size == 0) { size = 1; }
+  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_bytes(page, block)); }
+  mi_prof_was_t was;
+  mi_prof_record_update(page, block, size, 0.0, &was);
 }
 
 // `block` is freed, by any thread.
 void _mi_prof_free(mi_page_t* page, mi_block_t* block) {
-  if mi_unlikely(mi_prof_record_may_exist(page, block)) { mi_prof_record_remove(page, block); }
+  if mi_likely(!mi_prof_record_may_exist(page, block)) return;
+  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_bytes(page, block)); }
+  mi_prof_record_remove(page, block);
 }
 
 // All blocks of the page are freed at once.
 void _mi_prof_page_destroy(mi_page_t* page) {
-  if (mi_atomic_load_acquire(&page->metadata) != 0) { mi_prof_record_remove_all(page); }
+  if (mi_atomic_load_acquire(&page->metadata) == 0) return;
+  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_bytes(page, NULL)); }
+  mi_prof_record_remove_all(page);
 }
 
 
@@ -223,9 +289,11 @@ static void mi_prof_fork_prepare(void) {
   mi_lock_acquire(&mi_prof_session_lock);
   for (size_t i = 0; i < MI_PROF_SHARDS; i++) { mi_lock_acquire(&mi_prof_stack_shards[i].lock); }
   for (size_t i = 0; i < MI_PROF_SHARDS; i++) { mi_lock_acquire(&mi_prof_record_shards[i].lock); }
+  mi_lock_acquire(&mi_prof_label_lock);
 }
 
 static void mi_prof_fork_release(void) {
+  mi_lock_release(&mi_prof_label_lock);
   for (size_t i = 0; i < MI_PROF_SHARDS; i++) { mi_lock_release(&mi_prof_record_shards[i].lock); }
   for (size_t i = 0; i < MI_PROF_SHARDS; i++) { mi_lock_release(&mi_prof_stack_shards[i].lock); }
   mi_lock_release(&mi_prof_session_lock);
@@ -236,14 +304,6 @@ static void mi_prof_fork_release(void) {
 /* -----------------------------------------------------------
   Sessions
 ----------------------------------------------------------- */
-
-// The value of an option. If it is out of range, warn and take the default.
-static size_t mi_prof_option(mi_option_t option, const char* name, long min, long max, long fallback) {
-  const long value = mi_option_get(option);
-  if (value >= min && value <= max) return (size_t)value;
-  _mi_warning_message("option '%s' has an invalid value (%ld): using %ld instead\n", name, value, fallback);
-  return (size_t)fallback;
-}
 
 static void mi_prof_locks_init(void) {
   mi_atomic_do_once {
@@ -262,19 +322,31 @@ static void mi_prof_init_once(void) {
   }
 }
 
+// Let all threads draw anew, or (0) not at all. With the session lock.
+static void mi_prof_epoch_set(bool on) {
+  if (on) { mi_prof.last_epoch += 2*MI_PROF_ATTENTION; }
+  mi_atomic_store_release(&_mi_prof_epoch, (on ? mi_prof.last_epoch : 0));
+}
+
 // With the control lock.
-static bool mi_prof_session_start(size_t rate, uint64_t seed) {
+static bool mi_prof_session_start(const mi_prof_config_t* config) {
   if (!mi_prof_stack_init()) return false;
-  mi_atomic_store_relaxed(&mi_prof.rate, rate);
-  mi_atomic_store_relaxed(&mi_prof.depth, mi_prof_option(mi_option_prof_bt_max, "prof_bt_max", 0, MI_PROF_MAX_DEPTH, 32));
-  mi_atomic_store_relaxed(&mi_prof_memory_max, mi_prof_option(mi_option_prof_max_bytes, "prof_max_bytes", 0, LONG_MAX, 64L*1024*1024));
-  mi_atomic_store_relaxed(&mi_prof.dropped, (size_t)0);
+  if (!mi_prof_label_init(config->label_thread || config->label_heap)) {
+    mi_prof_stack_done();
+    return false;
+  }
+  mi_atomic_store_relaxed(&mi_prof.rate, config->sample_rate);
+  mi_atomic_store_relaxed(&mi_prof_memory_max, config->max_bytes);
+  mi_atomic_store_relaxed(&mi_prof_unwind, (uintptr_t)config->unwind);
+  mi_prof_counts_clear();
+  mi_prof_peak_reset(config->peak);
   mi_prof.start_nanos = _mi_prof_prim_time_nanos();
   mi_lock(&mi_prof_session_lock) {
-    mi_prof.seed = seed;
+    mi_prof.config = *config;
     mi_prof.thread_count = 0;
     mi_prof.last_session++;
-    mi_atomic_store_release(&_mi_prof_session, mi_prof.last_session);
+    mi_atomic_store_release(&mi_prof.session, mi_prof.last_session);
+    mi_prof_epoch_set(true);
   }
   return true;
 }
@@ -285,27 +357,41 @@ static uint64_t mi_prof_random_seed(void) {
   return seed;
 }
 
-bool mi_prof_start_seeded(size_t sample_rate, uint64_t seed) mi_attr_noexcept {
+// The calling thread takes part from now on; others when they next miss the fast path.
+static void mi_prof_thread_join_now(void) {
+  mi_heap_t* const heap = mi_prim_get_default_heap();
+  const size_t epoch = mi_atomic_load_relaxed(&_mi_prof_epoch);
+  if (epoch == 0 || !mi_heap_is_initialized(heap) || mi_prof_is_current(&heap->tld->prof, epoch)) return;
+  mi_prof_thread_join(heap->tld);
+}
+
+bool mi_prof_start_ex(const mi_prof_config_t* config) mi_attr_noexcept {
   if (mi_prof_is_enabled()) return true;
+  if (!mi_prof_config_is_known(config) || config->bt_max > MI_PROF_MAX_DEPTH || (unsigned)config->unwind > MI_PROF_UNWIND_NONE) return false;
   const int err = errno;
   mi_prof_init_once();
-  mi_prof_capture_init();
-  if (sample_rate == 0) { sample_rate = mi_prof_option(mi_option_prof_sample_rate, "prof_sample_rate", 1, LONG_MAX, 524288); }
-  if (sample_rate > SIZE_MAX/128) { sample_rate = SIZE_MAX/128; }   // so that no interval overflows
-  if (seed == 0) { seed = mi_prof_random_seed(); }
-  bool ok = true;
-  mi_lock(&mi_prof_control_lock) {
-    if (!mi_prof_is_enabled()) { ok = mi_prof_session_start(sample_rate, seed); }
-  }
+  mi_prof_config_t c = *config;
+  c.sample_rate = mi_prof_clamp_rate(c.sample_rate == 0 ? mi_prof_option_rate() : c.sample_rate);
+  if (c.seed == 0) { c.seed = mi_prof_random_seed(); }
+  if (!mi_prof_control_enter()) return false;
+  const bool ok = (mi_prof_is_enabled() || mi_prof_session_start(&c));
+  mi_prof_control_leave();
   if (!ok) {
     _mi_warning_message("unable to start the heap profiler: out of memory\n");
     return false;
   }
-  // the calling thread takes part from now on; others when they next miss the fast path
-  mi_heap_t* const heap = mi_prim_get_default_heap();
-  if (mi_heap_is_initialized(heap) && heap->tld->prof.session != mi_atomic_load_relaxed(&_mi_prof_session)) { mi_prof_thread_join(heap->tld); }
+  mi_prof_thread_join_now();
   errno = err;
   return true;
+}
+
+bool mi_prof_start_seeded(size_t sample_rate, uint64_t seed) mi_attr_noexcept {
+  if (mi_prof_is_enabled()) return true;
+  mi_prof_config_t config;
+  mi_prof_config_init(&config);
+  if (sample_rate != 0) { config.sample_rate = sample_rate; }
+  config.seed = seed;
+  return mi_prof_start_ex(&config);
 }
 
 bool mi_prof_start(size_t sample_rate) mi_attr_noexcept {
@@ -313,18 +399,75 @@ bool mi_prof_start(size_t sample_rate) mi_attr_noexcept {
 }
 
 void mi_prof_stop(void) mi_attr_noexcept {
-  mi_lock(&mi_prof_control_lock) {
-    if (mi_prof_is_enabled()) {
-      mi_atomic_store_release(&_mi_prof_session, (size_t)0);    // from here on nothing is added
-      mi_prof_record_done();
-      mi_prof_stack_done();
-    }
+  if (!mi_prof_control_enter()) return;
+  if (mi_prof_is_enabled()) {
+    mi_atomic_store_release(&mi_prof.session, (size_t)0);   // from here on nothing is added
+    mi_lock(&mi_prof_session_lock) { mi_prof_epoch_set(false); }
+    mi_prof_record_done();
+    mi_prof_stack_done();
+    mi_prof_label_done();
+    mi_prof_count_clear(&mi_prof_counts.inuse_objects);
+    mi_prof_count_clear(&mi_prof_counts.inuse_bytes);
+    mi_prof_peak_reset(false);
   }
+  mi_prof_control_leave();
 }
 
 bool mi_prof_is_enabled(void) mi_attr_noexcept {
-  return (mi_atomic_load_acquire(&_mi_prof_session) != 0);
+  return (mi_atomic_load_acquire(&mi_prof.session) != 0);
 }
+
+// Change the rate (0: keep it) of a running session, and whether it takes samples.
+static bool mi_prof_session_change(size_t rate, bool on) {
+  if (!mi_prof_control_enter()) return false;
+  const bool enabled = mi_prof_is_enabled();
+  if (enabled) {
+    mi_lock(&mi_prof_session_lock) {
+      if (rate != 0) { mi_atomic_store_relaxed(&mi_prof.rate, rate); }
+      mi_prof_epoch_set(on);
+    }
+  }
+  mi_prof_control_leave();
+  if (enabled) { mi_prof_thread_join_now(); }
+  return enabled;
+}
+
+static bool mi_prof_is_paused(void) {
+  return (mi_prof_is_enabled() && !_mi_prof_is_on());
+}
+
+bool mi_prof_pause(void) mi_attr_noexcept {
+  return mi_prof_session_change(0, false);
+}
+
+bool mi_prof_resume(void) mi_attr_noexcept {
+  return (mi_prof_is_paused() ? mi_prof_session_change(0, true) : mi_prof_is_enabled());
+}
+
+bool mi_prof_set_rate(size_t sample_rate) mi_attr_noexcept {
+  return mi_prof_session_change(mi_prof_clamp_rate(sample_rate == 0 ? mi_prof_option_rate() : sample_rate), !mi_prof_is_paused());
+}
+
+static void mi_prof_forget_allocs(const mi_prof_stack_t* stack, mi_prof_allocs_t* allocs, void* arg) {
+  MI_UNUSED(stack); MI_UNUSED(arg);
+  mi_prof_allocs_clear(allocs);
+}
+
+void mi_prof_reset(void) mi_attr_noexcept {
+  if (!mi_prof_control_enter()) return;
+  if (mi_prof_is_enabled()) {
+    mi_prof_allocs_visit(&mi_prof_forget_allocs, NULL);
+    mi_prof_count_clear(&mi_prof_counts.alloc_objects);
+    mi_prof_count_clear(&mi_prof_counts.alloc_bytes);
+    mi_prof_peak_reset(mi_prof.config.peak);
+  }
+  mi_prof_control_leave();
+}
+
+
+/* -----------------------------------------------------------
+  Statistics
+----------------------------------------------------------- */
 
 void mi_prof_debug_stats(size_t* live_records, size_t* live_bytes) mi_attr_noexcept {
   size_t count = 0;
@@ -339,6 +482,37 @@ void mi_prof_debug_stats(size_t* live_records, size_t* live_bytes) mi_attr_noexc
   }
   if (live_records != NULL) { *live_records = count; }
   if (live_bytes != NULL)   { *live_bytes = bytes; }
+}
+
+static size_t mi_prof_stat_now(const mi_stat_count_t* stat) {
+  const int64_t now = mi_atomic_loadi64_relaxed((_Atomic(int64_t)*)&stat->current);
+  return (now <= 0 ? 0 : (size_t)now);
+}
+
+bool mi_prof_stats_get(mi_prof_stats_t* stats) mi_attr_noexcept {
+  if (stats == NULL || !mi_prof_is_known(stats->size, stats->version, sizeof(*stats), MI_PROF_STATS_VERSION)) return false;
+  struct mi_prof_counts_s* const counts = &mi_prof_counts;
+  stats->enabled         = mi_prof_is_enabled();
+  stats->paused          = mi_prof_is_paused();
+  stats->sample_rate     = mi_prof_rate();
+  stats->samples         = mi_atomic_load_relaxed(&counts->samples);
+  mi_prof_debug_stats(&stats->live_samples, &stats->live_sample_bytes);
+  stats->inuse_objects   = mi_prof_count_round(&counts->inuse_objects);
+  stats->inuse_bytes     = mi_prof_count_round(&counts->inuse_bytes);
+  stats->alloc_objects   = mi_prof_count_round(&counts->alloc_objects);
+  stats->alloc_bytes     = mi_prof_count_round(&counts->alloc_bytes);
+  stats->peak_bytes      = mi_prof_count_round(&counts->peak_bytes);
+  stats->dropped_memory  = mi_atomic_load_relaxed(&counts->dropped_memory);
+  stats->dropped_limit   = mi_atomic_load_relaxed(&counts->dropped_limit);
+  stats->dropped_reentry = mi_atomic_load_relaxed(&counts->dropped_reentry);
+  stats->folded_stacks   = mi_atomic_load_relaxed(&counts->folded_stacks);
+  stats->failed_unwinds  = mi_atomic_load_relaxed(&counts->failed_unwinds);
+  stats->stacks          = mi_atomic_load_relaxed(&mi_prof_stack_count) - MI_PROF_STACKS_FIXED;
+  stats->profiler_bytes  = mi_atomic_load_relaxed(&mi_prof_memory_used);
+  stats->committed_bytes = mi_prof_stat_now(&_mi_stats_main.committed);
+  stats->reserved_bytes  = mi_prof_stat_now(&_mi_stats_main.reserved);
+  stats->rss_bytes       = _mi_prof_prim_rss();
+  return true;
 }
 
 

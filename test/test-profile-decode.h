@@ -39,7 +39,7 @@ typedef struct sink_s {
   size_t   fail_at;             // the call that fails, from 1; 0 if none
 } sink_t;
 
-static bool sink_write(void* arg, const void* data, size_t size) {
+static bool sink_write(const void* data, size_t size, void* arg) {
   sink_t* const s = (sink_t*)arg;
   s->calls++;
   if (s->calls == s->fail_at) return false;
@@ -282,7 +282,8 @@ static bool pb_next(pb_t* pb) {
 }
 
 enum { max_items = 64 };
-typedef struct dec_sample_s   { size_t ids; uint64_t id[MI_PROF_MAX_FRAMES]; size_t values; uint64_t value[8]; uint64_t key, num, num_unit; } dec_sample_t;
+typedef struct dec_label_s    { uint64_t key, str, num, num_unit; } dec_label_t;
+typedef struct dec_sample_s   { size_t ids; uint64_t id[MI_PROF_MAX_FRAMES]; size_t values; uint64_t value[8]; size_t labels; dec_label_t label[8]; } dec_sample_t;
 typedef struct dec_mapping_s  { uint64_t id, start, limit, offset, filename, build_id, other; } dec_mapping_t;
 typedef struct dec_location_s { uint64_t id, mapping, address, lines, function; } dec_location_t;
 typedef struct dec_function_s { uint64_t id, name, system_name; } dec_function_t;
@@ -330,7 +331,11 @@ static void dec_sample(pb_t m, dec_sample_t* s) {
     if (!check(m.data != NULL)) return;
     if (m.field == 1)      { s->ids = dec_packed(sub, s->id, MI_PROF_MAX_FRAMES); }
     else if (m.field == 2) { s->values = dec_packed(sub, s->value, 8); }
-    else if (check(m.field == 3 && s->key == 0)) { dec_fields(sub, f, 4); check(f[2] == 0); s->key = f[1]; s->num = f[3]; s->num_unit = f[4]; }
+    else if (check(m.field == 3 && s->labels < 8)) {
+      dec_fields(sub, f, 4);
+      dec_label_t* const l = &s->label[s->labels++];
+      l->key = f[1]; l->str = f[2]; l->num = f[3]; l->num_unit = f[4];
+    }
   }
   check(m.ok);
 }

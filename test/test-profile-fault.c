@@ -83,7 +83,7 @@ static summary_t summary(void) {
   static char line[16*1024];
   while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
     unsigned long long n, bytes;
-    if (sscanf(line, "# dropped samples: %llu", &n) == 1) { s.dropped = (size_t)n; }
+    if (strncmp(line, "# samples dropped", 17) == 0 && sscanf(strchr(line, ':') + 1, "%llu", &n) == 1) { s.dropped += (size_t)n; }
     else if (strncmp(line, "heap profile:", 13) != 0 && strstr(line, "] @") != NULL && sscanf(line, " %llu: %llu [", &n, &bytes) == 2) {
       s.lines++;
       s.records += (size_t)n;

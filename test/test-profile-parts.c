@@ -159,13 +159,16 @@ static const uintptr_t stack_b[]     = { 0x501010, 0x600000, 0x600001, 0x500000,
 static const uintptr_t stack_other[] = { MI_PROF_FRAME_OTHER };
 static uintptr_t       stack_deep[MI_PROF_MAX_FRAMES];
 
+static const mi_prof_name_t known_names[] = { "", "main", "cache" };
+
+// { frames, depth, size, inuse samples, objects, bytes, alloc samples, objects, bytes, thread, heap, age }
 static mi_prof_sample_t known_samples[] = {
-  { stack_a, 4, 100, 2, 2.6 },
-  { stack_a, 4, 0, 3, 3000.4 },
-  { stack_b, 5, 4096, 1, 1.0 },
-  { stack_other, 1, 64, 7, 70.5 },
-  { stack_deep, MI_PROF_MAX_FRAMES, 48, 1, 10.0 },
-  { NULL, 0, 1 << 20, 1, 1e15 },           // more bytes than fit
+  { stack_a, 4, 100, 2, 2.6, 260.0, 4, 5.2, 520.0, NULL, NULL, 0 },
+  { stack_a, 4, 0, 3, 3000.4, 0.0, 0, 0.0, 0.0, NULL, NULL, 0 },
+  { stack_b, 5, 4096, 1, 1.0, 4096.0, 1, 1.0, 4096.0, known_names[1], NULL, 8 },
+  { stack_other, 1, 64, 7, 70.5, 4512.0, 0, 0.0, 0.0, NULL, known_names[2], 0 },
+  { stack_deep, MI_PROF_MAX_FRAMES, 48, 1, 10.0, 480.0, 0, 0.0, 0.0, known_names[1], known_names[2], 1024 },
+  { NULL, 0, 1 << 20, 1, 1e15, 1e21, 0, 0.0, 0.0, NULL, NULL, 0 },           // more bytes than fit
 };
 
 static mi_prof_module_t known_modules[] = {
@@ -183,10 +186,16 @@ static mi_prof_snapshot_t known_snapshot(void) {
   s.sample_count = sizeof(known_samples)/sizeof(known_samples[0]);
   s.modules = known_modules;
   s.module_count = sizeof(known_modules)/sizeof(known_modules[0]);
-  s.rate = 524288;
+  s.names = known_names;
+  s.name_count = 3;
+  s.has_allocs = true;
+  s.label_bytes = true;
+  s.stats.sample_rate = 524288;
+  s.stats.dropped_memory = 12;
+  s.stats.folded_stacks = 70;
+  s.stats.committed_bytes = 10000000;
   s.time_nanos = INT64_C(1764500000123456789);
   s.duration_nanos = INT64_C(61000000001);
-  s.dropped = 12;
   return s;
 }
 
@@ -218,13 +227,28 @@ static dec_profile_t* write_and_decode(const mi_prof_snapshot_t* snapshot) {
   return d;
 }
 
-static void check_sample(const dec_profile_t* d, size_t i, uint64_t objects, uint64_t bytes) {
+// The label `key`: its string, or its number and unit; or neither.
+static void check_label(const dec_profile_t* d, const dec_sample_t* s, const char* key, const char* str, uint64_t num, const char* unit) {
+  size_t found = 0;
+  for (size_t i = 0; i < s->labels; i++) {
+    const dec_label_t* const l = &s->label[i];
+    if (strcmp(dec_string(d, l->key), key) != 0) continue;
+    found++;
+    check(l->num == num);
+    check_str(d, l->str, (str == NULL ? "" : str));
+    check_str(d, l->num_unit, unit);
+  }
+  check_eq(found, (str != NULL || num != 0 ? 1 : 0));
+}
+
+static void check_sample(const dec_profile_t* d, size_t i, uint64_t objects, uint64_t bytes, uint64_t alloc_objects, uint64_t alloc_bytes) {
   const dec_sample_t* const s = &d->samples[i];
-  check(s->values == 4 && s->value[0] == 0 && s->value[1] == 0);
+  check(s->values == 4 && s->value[0] == alloc_objects && s->value[1] == alloc_bytes);
   check(s->value[2] == objects && s->value[3] == bytes);
-  check_str(d, s->key, "bytes");
-  check_str(d, s->num_unit, "bytes");
-  check(s->num == known_samples[i].size);
+  check_label(d, s, "bytes", NULL, mi_prof_size_class(known_samples[i].size), "bytes");
+  check_label(d, s, "thread", known_samples[i].thread, 0, "");
+  check_label(d, s, "heap", known_samples[i].heap, 0, "");
+  check_label(d, s, "age", NULL, known_samples[i].age, "seconds");
   const size_t depth = known_samples[i].depth;
   check(s->ids == (depth == 0 ? 1 : depth));
   for (size_t k = 0; k < depth && k < s->ids; k++) {
@@ -271,18 +295,20 @@ static void test_pprof_values(void) {
   char version[64];
   *mi_fmt_version(version) = 0;
   check(strncmp(version, "mi_prof " MI_PROF_VERSION ", mimalloc 2.", 20) == 0);
-  check(d->comments == 3);
+  check(d->comments == 5);
   check_str(d, d->comment[0], version);
   check_str(d, d->comment[1], "sample rate: 524288 bytes");
-  check_str(d, d->comment[2], "dropped samples: 12");
+  check_str(d, d->comment[2], "samples dropped, as the system gave no memory: 12");
+  check_str(d, d->comment[3], "samples in [other], as there was no room for their stack: 70");
+  check_str(d, d->comment[4], "committed by the allocator: 10000000 bytes");
 
   check(d->sample_count == snapshot.sample_count);
-  check_sample(d, 0, 3, 260);
-  check_sample(d, 1, 3000, 0);
-  check_sample(d, 2, 1, 4096);
-  check_sample(d, 3, 71, 4512);
-  check_sample(d, 4, 10, 480);
-  check_sample(d, 5, UINT64_C(1000000000000000), (uint64_t)INT64_MAX);
+  check_sample(d, 0, 3, 260, 5, 520);
+  check_sample(d, 1, 3000, 0, 0, 0);
+  check_sample(d, 2, 1, 4096, 1, 4096);
+  check_sample(d, 3, 71, 4512, 0, 0);
+  check_sample(d, 4, 10, 480, 0, 0);
+  check_sample(d, 5, UINT64_C(1000000000000000), (uint64_t)INT64_MAX, 0, 0);
   check(d->location_count == 4 + 4 + 1 + MI_PROF_MAX_FRAMES + 1);   // 0x501010 is in two stacks
   check(d->function_count == 3);
   check_synthetic(d, d->samples[3].id[0], "[other]");
@@ -305,10 +331,10 @@ static void test_pprof_values(void) {
 
   // an empty profile is valid, and has nothing that it does not need
   memset(&snapshot, 0, sizeof(snapshot));
-  snapshot.rate = 1;
+  snapshot.stats.sample_rate = 1;
   dec_profile_t* const e = write_and_decode(&snapshot);
   check(e->types == 4 && e->sample_count == 0 && e->mapping_count == 0 && e->location_count == 0 && e->function_count == 0);
-  check(e->period == 1 && e->comments == 2);
+  check(e->period == 1 && e->comments == 3);
   free(e);
 }
 
@@ -326,16 +352,17 @@ static void test_text(void) {
   char expected[2048];
   *mi_fmt_version(version) = 0;
   snprintf(expected, sizeof(expected),
-    "heap profile:     15:  1053371 [    15:  1053371] @ heap_v2/524288\n"
+    "heap profile:     15:  1053371 [     5:     4496] @ heap_v2/524288\n"
     "# %s; raw samples, to be scaled by `1/(1 - exp(-size/rate))`\n"
     "# A block resized in place is scaled by its new size here; the proto form keeps its weight.\n"
-    "# dropped samples: 12\n"
-    "     2:      200 [     2:      200] @ 0x501010 0x502000 0x200001 0x7000\n"
-    "     3:        3 [     3:        3] @ 0x501010 0x502000 0x200001 0x7000\n"
+    "# samples dropped, as the system gave no memory: 12\n"
+    "# samples in [other], as there was no room for their stack: 70\n"
+    "     2:      200 [     4:      400] @ 0x501010 0x502000 0x200001 0x7000\n"
+    "     3:        3 [     0:        0] @ 0x501010 0x502000 0x200001 0x7000\n"
     "     1:     4096 [     1:     4096] @ 0x501010 0x600000 0x600001 0x500000 0x200000\n"
-    "     7:      448 [     7:      448] @ 0x1\n"
-    "     1:       48 [     1:       48] @ 0x800100 0x800170\n"
-    "     1:  1048576 [     1:  1048576] @ 0x1\n"
+    "     7:      448 [     0:        0] @ 0x1\n"
+    "     1:       48 [     0:        0] @ 0x800100 0x800170\n"
+    "     1:  1048576 [     0:        0] @ 0x1\n"
     "\nMAPPED_LIBRARIES:\n"
     "00500000-00600000 r-xp 00002000 00:00 0 /opt/my\\040app/app\n"
     "00200000-00300000 r-xp 00000000 00:00 0 /lib/lib\xC3\xA9\xFF.so\n"
@@ -372,13 +399,15 @@ static mi_prof_snapshot_t large_snapshot(void) {
       s->frames = large_frames[i];
       s->depth = large_depth;
       s->size = 8*(1 + (i*5 + k*k) % 97);
-      s->count = 1 + k/5;
-      s->weight = (double)s->count * (0.5 + 4096.0/(double)s->size);
+      s->inuse_samples = 1 + k/5;
+      s->inuse_objects = (double)s->inuse_samples * (0.5 + 4096.0/(double)s->size);
+      s->inuse_bytes = s->inuse_objects * (double)s->size;
     }
   }
   mi_prof_snapshot_t snapshot = known_snapshot();
   snapshot.samples = large_samples;
   snapshot.sample_count = large_stacks*large_per_stack;
+  snapshot.label_bytes = false;
   return snapshot;
 }
 
@@ -398,11 +427,13 @@ static void test_large(void) {
     dec_sample_t s;
     memset(&s, 0, sizeof(s));
     dec_sample(pb_open(pb.data, (size_t)pb.value), &s);
-    const mi_prof_sample_t* const x = &large_samples[samples < snapshot.sample_count ? samples : 0];
-    const bool same = (s.ids == large_depth && s.num == x->size && s.value[2] == (uint64_t)(x->weight + 0.5)
-                       && s.value[3] == (uint64_t)(x->weight*(double)x->size + 0.5));
-    if (!check(same)) break;
-    samples++;
+    double objects = 0.0, bytes = 0.0;      // of all sizes
+    for (size_t k = 0; k < large_per_stack; k++, samples++) {
+      const mi_prof_sample_t* const x = &large_samples[samples < snapshot.sample_count ? samples : 0];
+      objects += x->inuse_objects;
+      bytes += x->inuse_bytes;
+    }
+    if (!check(s.ids == large_depth && s.labels == 0 && s.value[2] == (uint64_t)(objects + 0.5) && s.value[3] == (uint64_t)(bytes + 0.5))) break;
   }
   check(pb.ok && samples == snapshot.sample_count);
   printf("  profile of %zu samples: %zu bytes, compressed to %zu\n", samples, inf.out_size, sink.size);

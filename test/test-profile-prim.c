@@ -494,12 +494,12 @@ static bool test_write(const char* path, const char* content, bool commit, mi_pr
   errno = 1234;
   if (_mi_prof_prim_file_open(file, path)) {
     const size_t half = strlen(content)/2;
-    ok = _mi_prof_prim_file_write(file, content, half);
-    ok = _mi_prof_prim_file_write(file, content + half, strlen(content) - half) && ok;
+    ok = _mi_prof_prim_file_write(content, half, file);
+    ok = _mi_prof_prim_file_write(content + half, strlen(content) - half, file) && ok;
     ok = _mi_prof_prim_file_close(file, commit) && ok;
   }
   else {
-    check(!_mi_prof_prim_file_write(file, content, 1));
+    check(!_mi_prof_prim_file_write(content, 1, file));
     check(!_mi_prof_prim_file_close(file, true));
   }
   check(errno == 1234);
@@ -518,7 +518,7 @@ static void test_file(void) {
 
   // replaced in one step, and only at the end
   check(_mi_prof_prim_file_open(&file, path));
-  check(_mi_prof_prim_file_write(&file, "second", 6));
+  check(_mi_prof_prim_file_write("second", 6, &file));
   check(test_content_is(path, "first"));
   check(_mi_prof_prim_file_close(&file, true));
   check(test_content_is(path, "second"));
@@ -643,13 +643,13 @@ static void test_file_full(void) {
   limit.rlim_cur = 256*1024;
   check(setrlimit(RLIMIT_FSIZE, &limit) == 0);
   check(_mi_prof_prim_file_open(&file, path));
-  check(_mi_prof_prim_file_write(&file, data, 100*1024));
-  check(_mi_prof_prim_file_write(&file, data, 156*1024));    // up to the limit
-  check(!_mi_prof_prim_file_write(&file, data, 1));
-  check(!_mi_prof_prim_file_write(&file, data, 1));
+  check(_mi_prof_prim_file_write(data, 100*1024, &file));
+  check(_mi_prof_prim_file_write(data, 156*1024, &file));    // up to the limit
+  check(!_mi_prof_prim_file_write(data, 1, &file));
+  check(!_mi_prof_prim_file_write(data, 1, &file));
   check(file.error != NULL && file.error_code == EFBIG);
   check(!_mi_prof_prim_file_close(&file, true));
-  check(_mi_prof_prim_file_open(&file, path) && !_mi_prof_prim_file_write(&file, data, sizeof(data)) && !_mi_prof_prim_file_close(&file, true));
+  check(_mi_prof_prim_file_open(&file, path) && !_mi_prof_prim_file_write(data, sizeof(data), &file) && !_mi_prof_prim_file_close(&file, true));
   check(setrlimit(RLIMIT_FSIZE, &old) == 0);
   check(test_content_is(path, "old") && test_entries() == before);
 
@@ -658,12 +658,12 @@ static void test_file_full(void) {
   const int null = open("/dev/null", O_RDONLY);
   check(null >= 0 && dup2(null, (int)file.handle) >= 0);
   close(null);
-  check(!_mi_prof_prim_file_write(&file, data, 10) && file.error_code == EBADF);
+  check(!_mi_prof_prim_file_write(data, 10, &file) && file.error_code == EBADF);
   check(!_mi_prof_prim_file_close(&file, true));
   check(test_content_is(path, "old") && test_entries() == before);
 
   // and at close
-  check(_mi_prof_prim_file_open(&file, path) && _mi_prof_prim_file_write(&file, data, 10));
+  check(_mi_prof_prim_file_open(&file, path) && _mi_prof_prim_file_write(data, 10, &file));
   close((int)file.handle);
   check(!_mi_prof_prim_file_close(&file, true) && file.error != NULL);
   check(test_content_is(path, "old") && test_entries() == before);

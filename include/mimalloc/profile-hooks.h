@@ -11,11 +11,14 @@
   State
 ----------------------------------------------------------- */
 
-// The number of the running session, or 0 if profiling is off.
-extern mi_decl_hidden _Atomic(size_t) _mi_prof_session;
+// Changes whenever all threads must draw anew: as profiling starts, goes on or gets another rate. 0 if nothing is sampled.
+// The lowest bit asks for attention: the next thread that comes by has something else to do too.
+extern mi_decl_hidden _Atomic(size_t) _mi_prof_epoch;
+
+#define MI_PROF_ATTENTION  ((size_t)1)
 
 static inline bool _mi_prof_is_on(void) {
-  return (mi_atomic_load_relaxed(&_mi_prof_session) != 0);
+  return (mi_atomic_load_relaxed(&_mi_prof_epoch) != 0);
 }
 
 // What has been decided about the blocks in `page->free` (in `page->prof_state`, written by the owning thread only).
@@ -52,6 +55,15 @@ __typeof__(_mi_heap_realloc_zero) _mi_heap_realloc_zero mi_prof_decl_noclone;
 #else
 #define mi_prof_decl_noclone
 #endif
+
+/* -----------------------------------------------------------
+  Heaps
+----------------------------------------------------------- */
+
+// Tells a heap from one that was at the same address before.
+static inline uintptr_t _mi_prof_heap_cookie(const mi_heap_t* heap) {
+  return heap->cookie;
+}
 
 /* -----------------------------------------------------------
   Pages
@@ -130,14 +142,15 @@ static inline void _mi_prof_page_cut(mi_page_t* page, size_t n) {
   Allocation
 ----------------------------------------------------------- */
 
-// In `_mi_malloc_generic`: is the block that is popped next from `page->free` to be sampled? Then `_mi_prof_sample` must follow the pop.
+// In `_mi_malloc_generic`: is the block that is popped next from `page->free` to be sampled (or attention asked for)? Then
+// `_mi_prof_sample` must follow, after the pop.
 // Inline is what happens nearly always: all blocks of a refilled list are drawn, and none of them is sampled.
 static inline bool _mi_prof_page_is_due(mi_heap_t* heap, mi_page_t* page) {
-  const size_t session = mi_atomic_load_relaxed(&_mi_prof_session);
-  if mi_likely(session == 0) return false;
+  const size_t epoch = mi_atomic_load_relaxed(&_mi_prof_epoch);
+  if mi_likely(epoch == 0) return false;
   mi_prof_tld_t* const tld = &heap->tld->prof;
   mi_assert_internal(!tld->in_profiler || tld->in_unwinder);
-  if mi_likely(tld->session == session) {
+  if mi_likely(tld->epoch == epoch) {
     const unsigned state = page->prof_state;
     if (state == MI_PROF_DRAWN || state == MI_PROF_CUT) return false;
     if (state == MI_PROF_UNDRAWN && page->local_free == NULL) {

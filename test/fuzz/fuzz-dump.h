@@ -14,7 +14,7 @@
 static uint8_t dump_data[DUMP_MAX + 1];
 static size_t  dump_size;
 
-static bool dump_write(void* arg, const void* data, size_t size) {
+static bool dump_write(const void* data, size_t size, void* arg) {
   MI_UNUSED(arg);
   require(dump_size + size <= DUMP_MAX, "a dump of more than %zu bytes", DUMP_MAX);
   memcpy(dump_data + dump_size, data, size);
@@ -87,18 +87,8 @@ static void check_pprof(void) {
 
 // Returns false if there is no memory.
 static bool write_dump(bool text) {
-  mi_prof_snapshot_t snapshot;
-  memset(&snapshot, 0, sizeof(snapshot));
-  mi_prof_block_t samples = { NULL, 0, _mi_memid_none() };
-  bool ok = false;
-  mi_lock(&mi_prof_control_lock) {
-    snapshot.rate = mi_prof_rate();
-    ok = mi_prof_snapshot_take(&snapshot, &samples);
-  }
   dump_size = 0;
-  ok = ok && mi_prof_write(&snapshot, text, &dump_write, NULL);
-  mi_prof_block_free(&samples);
-  return ok;
+  return mi_prof_dump_writer((text ? MI_PROF_FORMAT_TEXT : MI_PROF_FORMAT_PPROF), MI_PROF_KIND_LIVE, &dump_write, NULL);
 }
 
 static void dump_to_memory(bool text) {

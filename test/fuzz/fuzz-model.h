@@ -43,6 +43,7 @@ static size_t   block_count;
 static size_t   live_bytes;
 static unsigned next_id;
 static size_t   last_dropped;     // samples lost so far in this session
+static size_t   previous_rate;    // at which other threads may still sample
 static bool     may_drop;         // could memory have run out in this session?
 
 /* -----------------------------------------------------------
@@ -125,11 +126,14 @@ static mi_tld_t* own_tld(void) {
 
 // Does the calling thread sample? Others than the one that starts a session join when they next miss the fast path.
 static bool joined(void) {
-  return (profiling() && own_tld()->prof.session == mi_atomic_load_relaxed(&_mi_prof_session));
+  return (_mi_prof_is_on() && own_tld()->prof.epoch == mi_atomic_load_relaxed(&_mi_prof_epoch));
 }
 
 static size_t dropped(void) {
-  return mi_atomic_load_relaxed(&mi_prof.dropped);
+  mi_prof_stats_t stats;
+  mi_prof_stats_init(&stats);
+  require(mi_prof_stats_get(&stats), "no statistics");
+  return (stats.dropped_memory + stats.dropped_limit + stats.dropped_reentry);
 }
 
 static mi_block_t* start_of(const block_t* b) {
@@ -158,6 +162,11 @@ static size_t size_to_record(size_t size, bool aligned) {
   return (!aligned && (MI_PADDING || MI_GUARDED) ? sizeof(void*) : 1);
 }
 
+static bool is_weight(double x, size_t size, size_t rate) {
+  const double weight = 1.0 / mi_prof_probability(size, rate);
+  return (x > weight*(1 - 1e-9) && x < weight*(1 + 1e-9));
+}
+
 // After an allocation: what was recorded? `must` (at rate 1) and `may` there be a record?
 static void ask_record(block_t* b, bool aligned, bool must, bool may) {
   const size_t size = size_to_record(b->size, aligned);
@@ -170,9 +179,9 @@ static void ask_record(block_t* b, bool aligned, bool must, bool may) {
   require(now_dropped == last_dropped || may_drop, "a sample was dropped though there is memory");
   last_dropped = now_dropped;
   if (!b->recorded) return;
-  const double weight = 1.0 / mi_prof_probability(size, mi_prof_rate());
   require(b->record_size == size, "block %p of %zu bytes was recorded with %zu bytes", (void*)b->p, b->size, b->record_size);
-  require(b->record_weight > weight*(1 - 1e-9) && b->record_weight < weight*(1 + 1e-9), "block %p of %zu bytes has weight %g instead of %g", (void*)b->p, b->size, b->record_weight, weight);
+  require(is_weight(b->record_weight, size, mi_prof_rate()) || is_weight(b->record_weight, size, previous_rate),
+          "block %p of %zu bytes has weight %g", (void*)b->p, b->size, b->record_weight);
 }
 
 static void forget_records(void) {

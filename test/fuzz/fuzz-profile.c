@@ -428,23 +428,28 @@ static void op_start(thread_t* t) {
   const size_t rate = rates[x % 8];
   const long limit = limits[(y >> 3) % 8];
   const bool was_on = profiling();
-  const size_t session = mi_atomic_load_relaxed(&_mi_prof_session);
+  const size_t session = mi_atomic_load_relaxed(&mi_prof.session);
   const size_t failures = mi_atomic_load_relaxed(&os_failures);
   const bool has_heap = mi_heap_is_initialized(mi_prim_get_default_heap());
   stack_mode = y >> 5;
   mi_prof_set_unwinder((y >= 0xF0 ? NULL : &fake_backtrace), NULL);
   mi_option_set(mi_option_prof_bt_max, depths[y % 8]);
   mi_option_set(mi_option_prof_max_bytes, limit);
+  mi_option_set_enabled(mi_option_prof_accum, (x & 0x08) != 0);
+  mi_option_set_enabled(mi_option_prof_peak, (x & 0x10) != 0);
+  mi_option_set_enabled(mi_option_prof_label_thread, (x & 0x20) != 0);
+  mi_option_set_enabled(mi_option_prof_label_age, (x & 0x40) != 0);
   const bool on = mi_prof_start_seeded(rate, 1 + x);
   trace("thread %d: start at rate %zu, depth %ld, limit %ld: %s", t->number, rate, depths[y % 8], limit, (on ? "on" : "off"));
   require(on == profiling(), "start tells a lie");
   require(on || failures > 0, "profiling did not start");
   if (was_on) {
-    require(session == mi_atomic_load_relaxed(&_mi_prof_session), "start ended a running session");
+    require(session == mi_atomic_load_relaxed(&mi_prof.session), "start ended a running session");
   }
   else if (on) {
     require(mi_prof_rate() == rate && dropped() == 0, "a new session has old parameters");
     require(joined() || !has_heap, "the thread that starts a session does not take part");
+    previous_rate = rate;
     may_drop = ((limit > 0 && limit < 64L*1024*1024) || mi_atomic_load_relaxed(&os_failures) > 0);
   }
 }
@@ -454,6 +459,23 @@ static void op_stop(thread_t* t) {
   mi_prof_stop();
   require(!profiling(), "stop did not stop");
   forget_records();
+}
+
+static void op_session(thread_t* t) {
+  static const size_t rates[4] = { 1, 16, 512, 4096 };
+  const unsigned x = take();
+  const size_t rate = rates[(x >> 2) % 4];
+  const bool was_on = profiling();
+  bool ok = was_on;
+  trace("thread %d: change the session (%u)", t->number, x % 4);
+  switch (x % 4) {
+    case 0: ok = mi_prof_pause(); break;
+    case 1: ok = mi_prof_resume(); break;
+    case 2: previous_rate = mi_prof_rate(); ok = mi_prof_set_rate(rate); break;
+    default: mi_prof_reset(); break;
+  }
+  require(ok == was_on && profiling() == was_on, "a change of the session failed");
+  if (was_on && x % 4 < 2) { require(_mi_prof_is_on() == (x % 4 == 1), "neither paused nor running"); }
 }
 
 static unsigned file_dumps;   // in this input
@@ -584,7 +606,7 @@ static op_fun_t* const ops[] = {
   &op_realloc, &op_realloc, &op_realloc, &op_realloc, &op_expand, &op_expand,
   &op_free, &op_free, &op_free, &op_free, &op_free_many, &op_free_many,
   &op_heap_new, &op_heap_new, &op_heap_end, &op_heap_default, &op_heap_visit, &op_heap_visit, &op_collect, &op_collect,
-  &op_start, &op_start, &op_start, &op_stop, &op_dump, &op_dump, &op_fail_memory, &op_misc, &op_misc
+  &op_start, &op_start, &op_start, &op_stop, &op_session, &op_dump, &op_dump, &op_fail_memory, &op_misc, &op_misc
   #if MI_GUARDED
   , &op_guard
   #endif
