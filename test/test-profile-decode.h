@@ -20,7 +20,7 @@ static void* zalloc_or_exit(size_t size) {
 
 // Deterministic pseudo random numbers.
 static uint64_t rnd_state = UINT64_C(0x9E3779B97F4A7C15);
-static uint32_t rnd(void) {
+test_fun uint32_t rnd(void) {
   rnd_state ^= rnd_state >> 12; rnd_state ^= rnd_state << 25; rnd_state ^= rnd_state >> 27;
   return (uint32_t)((rnd_state * UINT64_C(0x2545F4914F6CDD1D)) >> 32);
 }
@@ -340,7 +340,7 @@ static void dec_sample(pb_t m, dec_sample_t* s) {
   check(m.ok);
 }
 
-static dec_profile_t* dec_profile(const uint8_t* data, size_t size) {
+test_fun dec_profile_t* dec_profile(const uint8_t* data, size_t size) {
   dec_profile_t* const d = (dec_profile_t*)zalloc_or_exit(sizeof(dec_profile_t));
   pb_t pb = pb_open(data, size);
   uint64_t f[16];
@@ -381,12 +381,12 @@ static dec_profile_t* dec_profile(const uint8_t* data, size_t size) {
   return d;
 }
 
-static const char* dec_string(const dec_profile_t* d, uint64_t index) {
+test_fun const char* dec_string(const dec_profile_t* d, uint64_t index) {
   return (check(index < d->string_count) ? d->strings[index] : "");
 }
 #define check_str(d,index,expected)  check(strcmp(dec_string(d, index), expected) == 0)
 
-static const dec_location_t* dec_location_of(const dec_profile_t* d, uint64_t id) {
+test_fun const dec_location_t* dec_location_of(const dec_profile_t* d, uint64_t id) {
   const dec_location_t* found = NULL;
   for (size_t i = 0; i < d->location_count; i++) {
     if (d->locations[i].id == id) { check(found == NULL); found = &d->locations[i]; }
