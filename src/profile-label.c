@@ -31,11 +31,13 @@ static mi_prof_names_t* mi_prof_names;        // NULL if the session has no labe
 static mi_memid_t       mi_prof_names_memid;
 
 // Heaps with a name; these outlive a session.
-static struct mi_prof_heap_name_s {
+typedef struct mi_prof_heap_name_s {
   const mi_heap_t*      heap;
   uintptr_t             cookie;               // of the heap, whose address may be used again
   mi_prof_name_t        name;
-} mi_prof_heap_names[MI_PROF_HEAPS];
+} mi_prof_heap_name_t;
+
+static mi_prof_heap_name_t mi_prof_heap_names[MI_PROF_HEAPS];
 
 static bool mi_prof_label_init(bool has_names) {
   if (!has_names) return true;
@@ -77,30 +79,30 @@ static uint32_t mi_prof_name_intern(const char* name) {
   return (uint32_t)n->count++;
 }
 
-// With the lock. The entry of a heap, or one that is free if `take_free`, or NULL.
-static struct mi_prof_heap_name_s* mi_prof_heap_name_find(const mi_heap_t* heap, bool take_free) {
-  struct mi_prof_heap_name_s* found = NULL;
+// With the lock. Returns NULL if the heap has no name.
+static mi_prof_heap_name_t* mi_prof_heap_name_find(const mi_heap_t* heap) {
   for (size_t i = 0; i < MI_PROF_HEAPS; i++) {
-    struct mi_prof_heap_name_s* const entry = &mi_prof_heap_names[i];
-    if (entry->heap == heap) return entry;
-    if (take_free && found == NULL && entry->heap == NULL) { found = entry; }
+    if (mi_prof_heap_names[i].heap == heap) return &mi_prof_heap_names[i];
   }
-  return found;
+  return NULL;
 }
 
 bool mi_prof_name_heap(mi_heap_t* heap, const char* name) mi_attr_noexcept {
+  static size_t next;           // where the one is that was named first
   if (heap == NULL) return false;
-  bool ok = false;
   mi_lock(&mi_prof_label_lock) {
-    struct mi_prof_heap_name_s* const entry = mi_prof_heap_name_find(heap, name != NULL);
-    ok = (entry != NULL || name == NULL);
+    mi_prof_heap_name_t* entry = mi_prof_heap_name_find(heap);
+    if (entry == NULL && name != NULL) {
+      entry = &mi_prof_heap_names[next];
+      next = (next + 1) % MI_PROF_HEAPS;
+    }
     if (entry != NULL) {
-      entry->heap = (name == NULL ? NULL : heap);
+      entry->heap = heap;
       entry->cookie = _mi_prof_heap_cookie(heap);
       _mi_strlcpy(entry->name, (name == NULL ? "" : name), MI_PROF_NAME_SIZE);
     }
   }
-  return ok;
+  return true;
 }
 
 // The labels of a sample in `heap`, which the calling thread takes.
@@ -112,7 +114,7 @@ static mi_prof_labels_t mi_prof_labels_get(const mi_heap_t* heap, uint8_t featur
   if ((features & MI_PROF_LABEL_THREAD) != 0) { _mi_prof_prim_thread_name(name, sizeof(name)); }
   mi_lock(&mi_prof_label_lock) {
     labels.thread = mi_prof_name_intern(name);
-    const struct mi_prof_heap_name_s* const entry = ((features & MI_PROF_LABEL_HEAP) != 0 ? mi_prof_heap_name_find(heap, false) : NULL);
+    const mi_prof_heap_name_t* const entry = ((features & MI_PROF_LABEL_HEAP) != 0 ? mi_prof_heap_name_find(heap) : NULL);
     if (entry != NULL && entry->cookie == _mi_prof_heap_cookie(heap)) { labels.heap = mi_prof_name_intern(entry->name); }
   }
   return labels;

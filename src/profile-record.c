@@ -127,16 +127,18 @@ static mi_prof_result_t mi_prof_record_add(size_t session, mi_page_t* page, mi_b
   }
 }
 
-// The estimated bytes (fixed point) of the record of a block, or of all records of the page if that is NULL.
-static int64_t mi_prof_record_bytes(mi_page_t* page, const mi_block_t* block) {
+// By how much the estimate (fixed point) falls if a block, or all of the page if that is NULL, gets `size` bytes; 0 to free it.
+static int64_t mi_prof_record_loss(mi_page_t* page, const mi_block_t* block, size_t size) {
   mi_prof_record_shard_t* const shard = mi_prof_record_shard_of(page);
-  int64_t bytes = 0;
+  int64_t loss = 0;
   mi_lock(&shard->lock) {
     for (const mi_prof_record_t* record = mi_prof_page_records(page); record != NULL; record = mi_prof_record_next(record)) {
-      if (block == NULL || mi_atomic_load_relaxed(&record->block) == (uintptr_t)block) { bytes += mi_prof_fixed_bytes(record->size, record->weight); }
+      if (block == NULL || mi_atomic_load_relaxed(&record->block) == (uintptr_t)block) {
+        loss += mi_prof_fixed_bytes(record->size, record->weight) - mi_prof_fixed_bytes(size, record->weight);
+      }
     }
   }
-  return bytes;
+  return loss;
 }
 
 static void mi_prof_record_release(mi_prof_record_shard_t* shard, mi_prof_record_t* record) {

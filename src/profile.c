@@ -259,7 +259,7 @@ void _mi_prof_resized(mi_page_t* page, void* p, size_t size) {
   mi_block_t* const block = _mi_page_ptr_unalign(page, p);
   if (!mi_prof_record_may_exist(page, block)) return;
   if (size == 0) { size = 1; }
-  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_bytes(page, block)); }
+  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_loss(page, block, size)); }
   mi_prof_was_t was;
   mi_prof_record_update(page, block, size, 0.0, &was);
 }
@@ -267,14 +267,14 @@ void _mi_prof_resized(mi_page_t* page, void* p, size_t size) {
 // `block` is freed, by any thread.
 void _mi_prof_free(mi_page_t* page, mi_block_t* block) {
   if mi_likely(!mi_prof_record_may_exist(page, block)) return;
-  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_bytes(page, block)); }
+  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_loss(page, block, 0)); }
   mi_prof_record_remove(page, block);
 }
 
 // All blocks of the page are freed at once.
 void _mi_prof_page_destroy(mi_page_t* page) {
   if (mi_atomic_load_acquire(&page->metadata) == 0) return;
-  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_bytes(page, NULL)); }
+  if (mi_prof_peak_watches()) { mi_prof_peak_before_loss(mi_prof_record_loss(page, NULL, 0)); }
   mi_prof_record_remove_all(page);
 }
 

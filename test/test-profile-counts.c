@@ -334,6 +334,16 @@ static void test_heap_label(void) {
   mi_free(p);
   mi_free(q);
   mi_free(r);
+  // there is always room, for the last ones
+  for (size_t i = 0; i < 300; i++) {
+    mi_heap_t* const heap = mi_heap_new();
+    check(mi_prof_name_heap(heap, "many"));
+    void* const t = test_use(mi_heap_malloc(heap, 1007));
+    check_eq(sums_labelled(1007, 1007, NULL, "many").samples, 1);
+    mi_free(t);
+    mi_heap_delete(heap);
+  }
+  check(mi_prof_name_heap(cache, "cache"));
   // a heap that gets the address of a deleted one does not get its name
   const mi_heap_t* const was = cache;
   mi_heap_delete(cache);

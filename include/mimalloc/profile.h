@@ -234,8 +234,8 @@ mi_decl_export bool mi_prof_set_rate(size_t sample_rate) mi_attr_noexcept;
 // Begin anew to count allocations (`accum`) and to look for the peak. Live samples stay.
 mi_decl_export void mi_prof_reset(void) mi_attr_noexcept;
 
-// Name a heap for the label `heap`; samples from before keep the label that they have. At most 31 bytes of the name are
-// kept, and 256 heaps; a deleted heap makes room. NULL takes the name away. False if there is no room.
+// Name a heap for the label `heap`, from its next sample on; NULL takes the name away. At most 31 bytes of the name are kept. Of
+// more than 256 heaps those that were named first lose their names. False if `heap` is NULL.
 mi_decl_export bool mi_prof_name_heap(mi_heap_t* heap, const char* name) mi_attr_noexcept;
 
 /* ----------------------------------------------------------------------------
