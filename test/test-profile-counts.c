@@ -131,6 +131,7 @@ static void test_accum(void) {
   for (size_t i = 0; i < 10; i++) { mi_free(test_use(mi_malloc_aligned(3001, 4096))); }
   check_eq(sums_now(3001, 3001).alloc_bytes, 10*3001);
   check_eq(sums_now(3002, 20000).alloc_bytes, 0);
+  check_between(stats_now().alloc_bytes, 300*1003 + 2011 + 40009 + 10*3001, 300*1003 + 2011 + 40009 + 10*3001 + (test_is_overridden() ? 64*1024 : 0));
   mi_prof_reset();
   s = sums_now(1001, 1003);
   check_eq(s.alloc_samples, 0);
@@ -471,6 +472,36 @@ static void test_peak(void) {
   check_eq(stats_now().inuse_bytes, 0);
 }
 
+typedef struct both_s { sink_t sink; bool reset; } both_t;
+
+static bool write_and_reset(const void* data, size_t size, void* arg) {
+  both_t* const both = (both_t*)arg;
+  if (both->reset) { mi_prof_reset(); }
+  return sink_write(data, size, &both->sink);
+}
+
+static void test_peak_is_copied(void) {
+  test_begin("a profile of the peak is written while the session forgets it");
+  mi_prof_config_t config = config_of(1);
+  config.peak = true;
+  config.label_heap = true;
+  check(mi_prof_start_ex(&config));
+  mi_heap_t* const heap = mi_heap_new();
+  check(mi_prof_name_heap(heap, "peak"));
+  for (size_t i = 0; i < 1000; i++) { test_use(mi_heap_malloc(heap, 1013 + i)); }
+  mi_heap_destroy(heap);
+  both_t first, second;
+  memset(&first, 0, sizeof(first));
+  memset(&second, 0, sizeof(second));
+  second.reset = true;
+  check(mi_prof_dump_writer(MI_PROF_FORMAT_TEXT, MI_PROF_KIND_PEAK, &write_and_reset, &first));
+  check(mi_prof_dump_writer(MI_PROF_FORMAT_TEXT, MI_PROF_KIND_PEAK, &write_and_reset, &second));
+  check(first.sink.size > 10000 && first.sink.size == second.sink.size && memcmp(first.sink.data, second.sink.data, first.sink.size) == 0);
+  free(first.sink.data);
+  free(second.sink.data);
+  mi_prof_stop();
+}
+
 static void test_kinds(void) {
   test_begin("the kinds of a profile, and what a session must keep for each");
   sink_sums_t sums;
@@ -763,6 +794,7 @@ int main(int argc, char** argv) {
   test_heap_label();
   test_age_label();
   test_peak();
+  test_peak_is_copied();
   test_kinds();
   test_snapshot();
   test_callbacks();
