@@ -65,7 +65,8 @@ typedef struct mi_prof_config_s {
   uint64_t    seed;             // of the sampling; 0 draws one from the system
   bool        accum;            // count all allocations too. Each different pair of a stack and a size class then keeps 48
                                 //   bytes, and each stack stays in memory, until profiling stops
-  bool        peak;             // keep a copy of the samples at the highest estimate
+  bool        peak;             // keep a copy of the samples at the highest estimate. It is made when the estimate begins to
+                                //   fall; who frees a sampled block meanwhile waits
   mi_prof_unwind_t unwind;      // how stacks are captured
   bool        label_thread;     // label samples with the name of the thread that allocated,
   bool        label_heap;       //   the name of the heap (`mi_prof_name_heap`),
