@@ -67,13 +67,12 @@ static void check_pprof(void) {
     while (pb_next(&sample)) {
       if (sample.field != 2) continue;
       pb_t values = pb_open(sample.data, (size_t)sample.value);
-      for (int i = 0; i < 4; i++) {
-        const double value = (double)pb_varint(&values);
-        objects += (i == 2 ? value : 0);
-        space += (i == 3 ? value : 0);
-      }
+      double value[4];
+      for (int i = 0; i < 4; i++) { value[i] = (double)pb_varint(&values); }
       require(values.ok && values.p == values.end, "a sample that has not four values");
-      samples++;
+      objects += value[2];
+      space += value[3];
+      samples += (value[2] > 0 || value[3] > 0 ? 1 : 0);    // others were allocated only
     }
     require(sample.ok, "a broken sample");
   }
@@ -81,6 +80,12 @@ static void check_pprof(void) {
   require(samples <= (double)t.count, "%g samples of %zu records", samples, t.count);
   const double slack = samples + 1e-6*t.space;
   require(objects >= t.objects - slack && objects <= t.objects + slack, "a dump of %g objects instead of %g", objects, t.objects);
+  mi_prof_stats_t stats;
+  mi_prof_stats_init(&stats);
+  require(mi_prof_stats_get(&stats), "no statistics");
+  const double total = (double)stats.inuse_bytes;
+  require(total >= t.space - (double)t.count - 1 && total <= t.space + (double)t.count + 1, "an estimate of %g bytes instead of %g", total, t.space);
+  require(stats.peak_bytes >= stats.inuse_bytes, "more in use than ever");
   require(space >= t.space - slack && space <= t.space + slack, "a dump of %g bytes instead of %g", space, t.space);
   free(file.out);
 }
