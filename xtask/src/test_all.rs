@@ -75,6 +75,7 @@ pub fn execute(args: Args) -> Result<()> {
     let elapsed = start.elapsed().as_secs_f64();
     report::print_failures(&rows);
     report::print_table(&rows, elapsed);
+    println!("\n{}", report::summary(&rows));
     if let Some(path) = &args.json {
         report::write_json(&rows, elapsed, path)?;
     }
@@ -102,7 +103,6 @@ fn verdict(rows: &[Row], expected: usize, strict: bool) -> Result<()> {
     ensure!(!strict || skipped.is_empty(), "could not run here: {}", skipped.join(", "));
     ensure!(rows.len() == expected, "only {} of {expected} ran", rows.len());
     ensure!(passed > 0 || !skipped.is_empty(), "nothing ran");
-    println!("\n{passed} passed, {} of {expected} could not run here", skipped.len());
     Ok(())
 }
 
@@ -116,11 +116,10 @@ fn chosen(names: &[String]) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// Installs what is missing, and makes what several cells share.
+/// Installs what is missing, and makes the trees that several cells share.
 fn prepare(cells: &[Cell], install: bool) -> Result<()> {
-    cmake::shell()?;
     let needs: Vec<_> = cells.iter().flat_map(|cell| cell.needs.iter().copied()).collect();
-    provision::provide(&needs, install && cfg!(target_os = "linux"));
+    provision::provide(&needs, install);
     for pin in PINS {
         materialize::tree_folder(&Upstream::Pinned(pin))?;
     }

@@ -71,7 +71,8 @@ fn own_group(_command: &mut Command) {}
 
 fn kill(child: &mut Child) {
     if cfg!(unix) {
-        let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
+        // The shell's own: a small system may have no program of that name.
+        let _ = Command::new("sh").args(["-c", "kill -9 -- \"-$0\"", &child.id().to_string()]).status();
     }
     let _ = child.kill();
 }

@@ -126,7 +126,7 @@ const MINGW: Platform = Platform {
     preload: false,
     ..LINUX_GCC
 };
-const CLANG_ONLY: Platform = Platform { needs: &[&need::CLANG, &need::SANITIZERS], preload: false, ..LINUX_CLANG };
+const CLANG_ONLY: Platform = Platform { needs: need::SANITIZING, preload: false, ..LINUX_CLANG };
 const ASAN: Platform = Platform { target: "asan", ..CLANG_ONLY };
 const UBSAN: Platform = Platform { target: "ubsan", ..CLANG_ONLY };
 const TSAN: Platform = Platform { target: "tsan", ..CLANG_ONLY };

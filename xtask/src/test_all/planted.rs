@@ -35,13 +35,13 @@ const GATES: &[Gate] = &[
     gate("a build goes wrong", &[&need::GCC], builds),
     gate("a preloaded library is not there", &[&need::GCC], preload),
     gate("a target cannot run here", &[], missing_tools),
-    gate("asan", &[&need::CLANG, &need::SANITIZERS], |context| {
+    gate("asan", need::SANITIZING, |context| {
         faults(context, "asan/debug-on", &[("use-after-free", "AddressSanitizer: use-after-poison")])
     }),
-    gate("ubsan", &[&need::CLANG, &need::SANITIZERS], |context| {
+    gate("ubsan", need::SANITIZING, |context| {
         faults(context, "ubsan/debug-on", &[("overflow", "signed integer overflow")])
     }),
-    gate("tsan", &[&need::CLANG, &need::SANITIZERS], |context| {
+    gate("tsan", need::SANITIZING, |context| {
         faults(context, "tsan/debug-on", &[("race", "ThreadSanitizer: data race")])
     }),
     gate("valgrind", &[&need::GCC, &need::VALGRIND], |context| {
@@ -61,7 +61,7 @@ const GATES: &[Gate] = &[
     gate("rust", &[], rust),
     gate("amalgamation, consumers, demo", &[&need::GCC], other_programs),
     gate("workflows", &[&need::PIP], |context| workflows::planted(&context.shell)),
-    gate("fuzz", &[&need::CLANG, &need::SANITIZERS], |_| {
+    gate("fuzz", need::SANITIZING, |_| {
         own_command("fuzz-self-test", &["fuzz", "--self-test", "--seconds", "60", "--no-install"], "").map(|()| 1)
     }),
 ];
@@ -72,7 +72,7 @@ const FAILURES: &[(&str, &str)] = &[("check", "FAILED"), ("crash", ""), ("nothin
 pub fn self_test(install: bool) -> Result<()> {
     let start = Instant::now();
     let needs: Vec<&Need> = GATES.iter().flat_map(|gate| gate.needs.iter().copied()).collect();
-    need::provide(&needs, install && cfg!(target_os = "linux"));
+    need::provide(&needs, install);
     let mut failed = Vec::new();
     let mut planted = 0;
     for gate in GATES {

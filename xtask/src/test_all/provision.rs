@@ -3,7 +3,7 @@
 
 use crate::tools::{self, Source, Wheel};
 use anyhow::{ensure, Context, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,19 +25,29 @@ const fn packages(what: &'static str, why: &'static str, present: fn() -> bool, 
     Need { what, why, present, remedy: Remedy::Packages(packages) }
 }
 
+const fn wheel(wheel: &'static Wheel, why: &'static str, present: fn() -> bool) -> Need {
+    Need { what: wheel.name, why, present, remedy: Remedy::Wheel(wheel) }
+}
+
 pub const GCC: Need = packages("gcc and g++", "the C compiler", || all(&["gcc", "g++"]), || names(&["gcc", "g++"]));
 pub const CLANG: Need =
     packages("clang and clang++", "the C compiler", || all(&["clang", "clang++"]), || names(&["clang"]));
-pub const SANITIZERS: Need =
-    packages("clang's sanitizers", "their run-time libraries", links_with_sanitizers, sanitizer_packages);
+pub const SANITIZERS: Need = packages("clang's sanitizers", "their run-time libraries", links_with_sanitizers, || {
+    versioned("clang", &["libclang-rt-VERSION-dev"])
+});
+pub const SYMBOLIZER: Need = packages(
+    "llvm-symbolizer",
+    "names the functions in a sanitizer's report",
+    || all(&["llvm-symbolizer"]),
+    || names(&["llvm"]),
+);
 pub const OBJDUMP: Need = packages("objdump", "compares machine code", || all(&["objdump"]), || names(&["binutils"]));
 pub const PKG_CONFIG: Need =
     packages("pkg-config", "a consumer that asks it", || all(&["pkg-config"]), || names(&["pkg-config"]));
 pub const MUSL: Need = packages("musl-gcc", "musl's C library", || all(&["musl-gcc"]), || names(&["musl-tools"]));
 /// `gcc-multilib` would remove the compilers for other machines; the versioned packages do not.
 pub const MULTILIB: Need = packages("gcc -m32", "32-bit libraries", links_32_bit, || {
-    let version = gcc_version().unwrap_or_default();
-    vec![format!("gcc-{version}-multilib"), format!("g++-{version}-multilib")]
+    versioned("gcc", &["gcc-VERSION-multilib", "g++-VERSION-multilib"])
 });
 pub const ARM64: Need = packages(
     "gcc for arm64",
@@ -68,18 +78,19 @@ pub const WINE_SDK: Need = packages(
 );
 pub const LLD: Need = packages("lld-link", "links for the MSVC ABI", || lld_link().is_some(), || names(&["lld"]));
 pub const VALGRIND: Need = packages("valgrind", "runs the tests", || all(&["valgrind"]), || names(&["valgrind"]));
+pub const GO: Need = packages("go", "its pprof reads the dumps", || all(&["go"]), || names(&["golang-go"]));
 pub const PIP: Need = packages(
     "python3 with pip",
     "installs pinned tools",
     || tools::python_with_pip().is_ok(),
     || names(&["python3-pip"]),
 );
-pub const ZIG: Need = Need {
-    what: "zig",
-    why: "compiler and libraries for systems that cannot run here",
-    present: || !matches!(tools::ZIG.source(), Source::Missing(_)),
-    remedy: Remedy::Wheel(&tools::ZIG),
-};
+const CMAKE: Need = wheel(&tools::CMAKE, "configures the builds", || there(&tools::CMAKE));
+const NINJA: Need = wheel(&tools::NINJA, "builds", || there(&tools::NINJA));
+pub const ZIG: Need =
+    wheel(&tools::ZIG, "compiler and libraries for systems that cannot run here", || there(&tools::ZIG));
+/// What builds and runs with a sanitizer need.
+pub const SANITIZING: &[&Need] = &[&CLANG, &SANITIZERS, &SYMBOLIZER];
 /// For the self-test: nothing can provide it.
 pub const IMPOSSIBLE: Need =
     packages("no-such-tool", "planted", || all(&["no-such-tool-anywhere"]), || names(&["no-such-package-anywhere"]));
@@ -98,43 +109,76 @@ impl Need {
             Remedy::Wheel(wheel) => format!("needs {} ({}); pip can install {}", self.what, self.why, wheel.name),
         }
     }
+
+    fn packages(&self) -> Vec<String> {
+        match self.remedy {
+            Remedy::Packages(packages) => packages(),
+            Remedy::Wheel(_) => Vec::new(),
+        }
+    }
+
+    /// The wheel that is missing.
+    fn wheel(&self) -> Option<&'static Wheel> {
+        match self.remedy {
+            Remedy::Wheel(wheel) if !self.is_present() => Some(wheel),
+            _ => None,
+        }
+    }
 }
 
 /// Installs what is missing, if that is allowed and possible. What could not be installed is left missing.
 pub fn provide(needs: &[&'static Need], allowed: bool) {
-    // What one package brings decides what another one is called.
-    for _ in 0..3 {
-        let missing: Vec<&Need> = needs.iter().copied().filter(|need| !need.is_present()).collect();
-        if missing.is_empty() || !allowed {
-            return;
+    if !allowed {
+        return;
+    }
+    let mut needs = needs.to_vec();
+    needs.extend([&CMAKE, &NINJA]);
+    if needs.iter().any(|need| need.wheel().is_some()) {
+        needs.push(&PIP);
+    }
+    // What one package brings decides what another one is called: until there is nothing new to try.
+    let mut tried = BTreeSet::new();
+    loop {
+        let missing = needs.iter().filter(|need| !need.is_present());
+        let packages = missing.flat_map(|need| need.packages().into_iter().map(move |package| (package, *need)));
+        let new: BTreeMap<String, &Need> = packages.filter(|(package, _)| !tried.contains(package)).collect();
+        if new.is_empty() {
+            break;
         }
-        if let Err(error) = install(&missing) {
+        install(&new);
+        tried.extend(new.into_keys());
+    }
+    for wheel in needs.iter().filter_map(|need| need.wheel()) {
+        if let Err(error) = tools::obtain(wheel) {
             eprintln!("{error:#}");
-            return;
         }
     }
 }
 
-fn install(missing: &[&Need]) -> Result<()> {
-    let mut wanted: BTreeMap<String, &Need> = BTreeMap::new();
-    for need in missing {
-        match &need.remedy {
-            Remedy::Packages(packages) => wanted.extend(packages().into_iter().map(|package| (package, *need))),
-            Remedy::Wheel(wheel) => tools::obtain(wheel).map(drop)?,
-        }
+fn install(wanted: &BTreeMap<String, &Need>) {
+    if !apt_works() {
+        return eprintln!("packages are installed only on Debian and Ubuntu, as root");
     }
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    ensure!(apt_works(), "packages are installed only on Debian and Ubuntu, as root");
-    for (package, need) in &wanted {
+    for (package, need) in wanted {
         eprintln!("installing {package} with apt ({}: {})", need.what, need.why);
     }
     let packages: Vec<&str> = wanted.keys().map(String::as_str).collect();
-    apt(&packages).or_else(|_| {
-        apt_get(&["update"])?;
-        apt(&packages)
-    })
+    if apt(&packages).is_ok() {
+        return;
+    }
+    // The package lists may be old, or not there.
+    if let Err(error) = apt_get(&["update", "-o", "APT::Update::Error-Mode=any"]) {
+        eprintln!("{error:#}");
+    }
+    if apt(&packages).is_ok() {
+        return;
+    }
+    // A name that this release does not know must not keep the others away.
+    for package in packages {
+        if let Err(error) = apt(&[package]) {
+            eprintln!("{error:#}");
+        }
+    }
 }
 
 fn apt(packages: &[&str]) -> Result<()> {
@@ -143,16 +187,22 @@ fn apt(packages: &[&str]) -> Result<()> {
 
 fn apt_get(args: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
-    command.args(["-qq", "-o", "DPkg::Lock::Timeout=300"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(["-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=2"]).args(args);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
     let output = command.stdin(Stdio::null()).output().context("cannot run apt-get")?;
     let message = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "apt-get {} failed:\n{}", args.join(" "), message.trim_end());
+    let cause = message.lines().find(|line| line.starts_with("E:")).unwrap_or("no message");
+    ensure!(output.status.success(), "apt-get {} failed ({cause})", args.join(" "));
     Ok(())
 }
 
 fn apt_works() -> bool {
     let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
     root && Path::new("/etc/debian_version").is_file() && tools::find("apt-get").is_some()
+}
+
+fn there(wheel: &Wheel) -> bool {
+    !matches!(wheel.source(), Source::Missing(_))
 }
 
 fn all(programs: &[&str]) -> bool {
@@ -184,16 +234,11 @@ fn links(compiler: &str, flags: &[&str]) -> bool {
     linked
 }
 
-fn gcc_version() -> Option<String> {
-    let version = tools::first_line(&tools::find("gcc")?, &["-dumpversion"])?;
-    Some(version.split('.').next()?.to_string())
-}
-
-/// Debian 12 has `libclang-rt-14-dev`, older releases have it in `libclang-common-*-dev`.
-fn sanitizer_packages() -> Vec<String> {
-    let version = tools::find("clang").and_then(|clang| tools::first_line(&clang, &["-dumpversion"]));
-    let major = version.and_then(|version| Some(version.split('.').next()?.to_string())).unwrap_or_default();
-    vec![format!("libclang-rt-{major}-dev")]
+/// Names of packages with a compiler's major version in them; none while the compiler is not there.
+fn versioned(compiler: &str, packages: &[&str]) -> Vec<String> {
+    let version = tools::find(compiler).and_then(|compiler| tools::first_line(&compiler, &["-dumpversion"]));
+    let major = version.as_deref().and_then(|version| version.split('.').next());
+    major.map_or(Vec::new(), |major| packages.iter().map(|package| package.replace("VERSION", major)).collect())
 }
 
 /// The program itself: the script of that name on PATH asks for 32-bit support.

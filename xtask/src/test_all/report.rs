@@ -103,6 +103,13 @@ pub fn print_table(rows: &[Row], elapsed: f64) {
     print_skipped(rows);
 }
 
+/// The last line. A target that could not run here counts as one that was skipped, as a test does.
+pub fn summary(rows: &[Row]) -> String {
+    let sum = |count: fn(&Row) -> usize| rows.iter().map(count).sum::<usize>();
+    let skipped = sum(Row::left_out) + rows.iter().filter(|row| row.skipped.is_some()).count();
+    format!("{} passed, {} failed, {skipped} skipped", sum(Row::passed), sum(Row::failed))
+}
+
 /// Each test that was left out, by its reason, and each target.
 fn print_skipped(rows: &[Row]) {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
@@ -177,6 +184,13 @@ mod tests {
         assert_eq!((row.passed(), row.failed(), row.left_out()), (1, 1, 1));
         assert_eq!(row.longest(), "b 38, build 10");
         assert!(row.line().contains("1 !"), "{}", row.line());
+    }
+
+    #[test]
+    fn the_last_line_counts_targets_that_could_not_run() {
+        let mut absent = Row::new("linux-y", "release-on");
+        absent.skipped = Some("needs a tool".into());
+        assert_eq!(summary(&[row(), absent]), "1 passed, 1 failed, 2 skipped");
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub fn cells() -> Vec<Cell> {
     cells.push(Cell { work: Work::Function(other), ..group(&OTHER) });
     cells.push(function("demo", &[&need::GCC], 60, demo));
     cells.push(function("workflows", &[&need::PIP], 30, workflows));
-    cells.push(function("fuzz", &[&need::CLANG, &need::SANITIZERS], 90, fuzz));
+    cells.push(function("fuzz", need::SANITIZING, 90, fuzz));
     cells
 }
 
