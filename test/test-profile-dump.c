@@ -14,6 +14,7 @@
 #else
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -543,6 +544,74 @@ static void test_depth(void) {
 }
 
 /* -----------------------------------------------------------
+  A thread with a small stack
+----------------------------------------------------------- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED  1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define IS_SANITIZED  1
+#endif
+#endif
+
+static size_t small_stack_size(void) {
+  #if defined(IS_SANITIZED) || defined(_WIN32)
+  return 128*1024;          // larger frames, and what Windows itself takes
+  #else
+  const size_t min = (size_t)PTHREAD_STACK_MIN;
+  return (min < 16*1024 ? 16*1024 : min);
+  #endif
+}
+
+static void small_stack_main(void* arg) {
+  (void)arg;
+  path_of(text_path, "small.txt");
+  path_of(gzip_path, "small.pb.gz");
+  allocate(&leaf_malloc, 100, 64);
+  check(mi_prof_dump(gzip_path));
+  check(mi_prof_dump_text(text_path));
+  free_blocks(100);
+}
+
+#if defined(_WIN32)
+static DWORD WINAPI small_stack_entry(LPVOID arg) { small_stack_main(arg); return 0; }
+
+static void small_stack_run(void) {
+  HANDLE const thread = CreateThread(NULL, small_stack_size(), &small_stack_entry, NULL, STACK_SIZE_PARAM_IS_A_RESERVATION, NULL);
+  check(thread != NULL);
+  WaitForSingleObject(thread, INFINITE);
+  CloseHandle(thread);
+}
+#else
+static void* small_stack_entry(void* arg) { small_stack_main(arg); return NULL; }
+
+static void small_stack_run(void) {
+  pthread_t thread;
+  pthread_attr_t attr;
+  pthread_attr_init(&attr);
+  check(pthread_attr_setstacksize(&attr, small_stack_size()) == 0);
+  if (check(pthread_create(&thread, &attr, &small_stack_entry, NULL) == 0)) { pthread_join(thread, NULL); }
+  pthread_attr_destroy(&attr);
+}
+#endif
+
+static void test_small_stack(void) {
+  test_begin("a thread with a stack of 16 KiB allocates and dumps");
+  path_of(text_path, "small.txt");
+  path_of(gzip_path, "small.pb.gz");
+  check(mi_prof_start(1));
+  small_stack_run();
+  mi_prof_stop();
+  text_read(text_path);
+  check(text.ok);
+  check_eq(count_lines(&leaf_malloc, 100, 6400), 1);
+  check(file_is_gzip(gzip_path));
+  remove(text_path);
+  remove(gzip_path);
+}
+
+/* -----------------------------------------------------------
   Child processes
 ----------------------------------------------------------- */
 
@@ -712,6 +781,7 @@ int main(int argc, char** argv) {
   test_replace();
   test_bad_use();
   test_depth();
+  test_small_stack();
   test_at_exit();
   test_bad_options();
   dir_remove();

@@ -248,6 +248,7 @@ mi_decl_export bool mi_prof_name_heap(mi_heap_t* heap, const char* name) mi_attr
 // The file appears complete (mode 0600) or not at all: it is written beside `path` and then renamed. An existing
 // regular file is replaced; anything else at `path` (a directory, a device, a symbolic link) is an error.
 // Returns false on any error, among them a dump while profiling is off, after one line of warning output.
+// A stack of 16 KiB is enough, as for any sample.
 mi_decl_export bool mi_prof_dump(const char* path) mi_attr_noexcept;
 
 // As `mi_prof_dump`, in the text form of gperftools (`heap_v2`). It holds the raw sample counts, which `pprof`
