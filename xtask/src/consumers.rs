@@ -12,7 +12,8 @@ fn projects() -> PathBuf {
     util::repo_root().join("xtask/consumer")
 }
 
-fn cc() -> String {
+/// The C compiler of this machine.
+pub fn cc() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".into())
 }
 

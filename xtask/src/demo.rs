@@ -2,6 +2,7 @@
 //! that were never changed for it.
 
 use crate::materialize;
+use crate::platform;
 use crate::profile::Profile;
 use crate::symbols::{Symbolizer, Unnamed};
 use crate::tools;
@@ -54,15 +55,14 @@ impl Library {
         Ok(Library {
             include: tree.join("include"),
             static_library: existing(build.join("libmimalloc.a"))?,
-            shared_library: existing(build.join(format!("libmimalloc{}", std::env::consts::DLL_SUFFIX)))?,
+            shared_library: existing(build.join(platform::shared_library("mimalloc")))?,
         })
     }
 
     /// A command that runs under the allocator with profiling on, and writes `profile` when it exits.
     fn preload(&self, mut command: Command, profile: &Path) -> Command {
-        let variable = if cfg!(target_os = "macos") { "DYLD_INSERT_LIBRARIES" } else { "LD_PRELOAD" };
         command
-            .env(variable, &self.shared_library)
+            .envs(platform::PRELOAD.map(|variable| (variable, &self.shared_library)))
             .env("MIMALLOC_PROF", "1")
             .env("MIMALLOC_PROF_SAMPLE_RATE", PRELOAD_RATE)
             .env("MIMALLOC_PROF_DUMP_AT_EXIT", profile);

@@ -10,6 +10,8 @@ mod hooks;
 mod materialize;
 mod offproof;
 mod ours;
+mod platform;
+mod pprof;
 mod profile;
 mod readme;
 mod reapply;
@@ -25,7 +27,6 @@ mod tree;
 mod upstream;
 mod util;
 mod version;
-#[allow(dead_code)] // until test-all calls it
 mod workflows;
 
 use clap::Parser;

@@ -2,7 +2,7 @@
 
 use crate::cmake::{self, run, Build};
 use crate::upstream::PINS;
-use crate::{consumers, fastpath, offproof, readme, tools, util};
+use crate::{consumers, fastpath, offproof, platform, readme, tools, util};
 use anyhow::{bail, ensure, Result};
 use std::io::Write as _;
 use std::time::Instant;
@@ -181,9 +181,13 @@ fn ctest_passed(output: &str) -> Result<Passed> {
 
 fn small_stress(shell: &Shell, build: &Build) -> Result<Passed> {
     let folder = build.folder.join("mimalloc");
-    let (linked, preloaded) = (folder.join("mimalloc-test-stress"), folder.join("mimalloc-test-stress-dynamic"));
+    let [linked, dynamic] = ["stress", "stress-dynamic"].map(|name| folder.join(format!("mimalloc-test-{name}")));
     run(cmd!(shell, "{linked} 8 20 5"))?;
-    run(cmd!(shell, "{preloaded} 8 20 5").env("LD_PRELOAD", folder.join("libmimalloc-debug.so")))?;
+    let library = folder.join(platform::shared_library("mimalloc-debug"));
+    ensure!(platform::PRELOAD.is_none() || library.is_file(), "{}: was not built", library.display());
+    let preload = platform::PRELOAD.map(|variable| (variable, library));
+    let output = run(cmd!(shell, "{dynamic} 8 20 5").envs(preload).env("MIMALLOC_VERBOSE", "1"))?;
+    ensure!(output.contains("mimalloc: "), "mimalloc was not there:\n{output}");
     Ok(2)
 }
 
@@ -204,7 +208,8 @@ fn sampled(shell: &Shell, config: &Config) -> Result<Passed> {
 }
 
 fn built(shell: &Shell, config: &Config) -> Result<Build> {
-    let build = Build::configure(shell, util::repo_root(), config.name, config.options)?;
+    let options = [config.options, platform::host_options()].concat();
+    let build = Build::configure(shell, util::repo_root(), config.name, &options)?;
     config.defines.iter().try_for_each(|define| build.ensure_defines(define))?;
     build.build(shell, &[])?;
     Ok(build)

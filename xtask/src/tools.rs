@@ -150,7 +150,16 @@ impl Wheel {
 
     fn pip_install(&self, python: &Path, requirement: &str, target: &Path) -> Result<()> {
         let output = Command::new(python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--no-deps"])
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-cache-dir",
+                "--no-compile",
+                "--no-deps",
+            ])
             .args(["--only-binary", ":all:", "--target"])
             .arg(target)
             .arg(requirement)

@@ -185,7 +185,15 @@ impl Pinned {
         let python = tools::python_with_pip()?;
         let staging = tools.join(format!("{name}-{version}.tmp{}", std::process::id()));
         eprintln!("installing {name}=={version} with pip into {} (checks the workflows)", folder.display());
-        let options = ["--quiet", "--disable-pip-version-check", "--no-compile", "--no-deps", "--only-binary", ":all:"];
+        let options = [
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            "--no-compile",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+        ];
         let install =
             cmd!(shell, "{python} -m pip install {options...} --target {staging} {name}=={version} {needs...}");
         let installed = run(install).and_then(|_| match std::fs::rename(&staging, &folder) {

@@ -1,6 +1,7 @@
 //! Where programs run: here, in an emulator, under wine or under valgrind.
 
 use super::{exec, provision};
+use crate::platform;
 use crate::util;
 use anyhow::{ensure, Context, Result};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ impl Machine {
     pub fn preload_variable(self) -> &'static str {
         match self {
             Machine::Qemu(..) => QEMU_PRELOAD,
-            _ => "LD_PRELOAD",
+            _ => platform::PRELOAD.unwrap_or("LD_PRELOAD"),
         }
     }
 

@@ -5,6 +5,7 @@ use super::provision::{self as need, Need};
 use super::report::Row;
 use super::suite::{Source, Stress, Suite};
 use super::{cross, msvc, steps, Context};
+use crate::platform;
 use crate::upstream::PRIMARY;
 use crate::util;
 use anyhow::Result;
@@ -33,6 +34,8 @@ struct Platform {
     target: &'static str,
     needs: &'static [&'static Need],
     options: &'static [&'static str],
+    /// What mimalloc must be told on that system.
+    system: &'static [&'static str],
     compiler: &'static str,
     machine: Machine,
     preload: bool,
@@ -48,6 +51,7 @@ const LINUX_GCC: Platform = Platform {
     target: "linux-gcc",
     needs: &[&need::GCC],
     options: &[],
+    system: &[],
     compiler: "GNU",
     machine: Machine::Native,
     preload: true,
@@ -64,10 +68,10 @@ const MUSL: Platform = Platform {
     options: &[
         "-DCMAKE_C_COMPILER=musl-gcc",
         "-DCMAKE_CXX_COMPILER=g++",
-        "-DMI_LIBC_MUSL=ON",
         "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed,--eh-frame-hdr",
         "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,--as-needed,--eh-frame-hdr",
     ],
+    system: platform::MUSL,
     ..LINUX_GCC
 };
 const I686: Platform = Platform {
@@ -117,11 +121,8 @@ const MINGW: Platform = Platform {
         "-DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc-posix",
         "-DCMAKE_CXX_COMPILER=x86_64-w64-mingw32-g++-posix",
         "-DCMAKE_RC_COMPILER=x86_64-w64-mingw32-windres",
-        "-DCMAKE_EXE_LINKER_FLAGS=-static",
-        "-DCMAKE_SHARED_LINKER_FLAGS=-static",
-        "-DMI_WIN_REDIRECT=OFF",
-        "-DMI_WIN_USE_FLS=ON",
     ],
+    system: platform::MINGW,
     machine: Machine::Wine,
     preload: false,
     ..LINUX_GCC
@@ -148,7 +149,11 @@ impl Platform {
         Suite {
             name: format!("{}/{config}", self.target),
             source: Source::Pin(PRIMARY),
-            options: self.options.iter().chain(options).map(|option| option.to_string()).collect(),
+            options: [self.options, self.system, options]
+                .concat()
+                .into_iter()
+                .map(|option| option.to_string())
+                .collect(),
             defines: defines.to_vec(),
             compiler: self.compiler,
             machine: self.machine,
@@ -264,7 +269,8 @@ fn checkers() -> Vec<Cell> {
     let asan = ASAN.suite("debug-on", &[DEBUG, NO_OBJECT, "-DMI_TRACK_ASAN=ON"], &["MI_PPROF=1", "MI_TRACK_ASAN=1"]);
     let ubsan = UBSAN.suite("debug-on", &[DEBUG, NO_OBJECT, "-DMI_DEBUG_UBSAN=ON"], &["MI_PPROF=1", "MI_UBSAN=1"]);
     let tsan = TSAN.suite("debug-on", &[DEBUG, NO_OBJECT, "-DMI_DEBUG_TSAN=ON"], &["MI_PPROF=1", "MI_TSAN=1"]);
-    let valgrind_options = [RELEASE, NO_OBJECT, "-DMI_TRACK_VALGRIND=ON"];
+    // The suppressions name functions that are inlined: only debug information tells valgrind of those.
+    let valgrind_options = [RELEASE, NO_OBJECT, "-DMI_TRACK_VALGRIND=ON", "-DCMAKE_C_FLAGS=-g"];
     let valgrind = VALGRIND.suite("release-on", &valgrind_options, &["MI_PPROF=1", "MI_TRACK_VALGRIND=1"]);
     let cells = [
         ASAN.cell("debug-on", 200, asan),

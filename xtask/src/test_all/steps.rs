@@ -6,7 +6,7 @@ use super::provision::{self as need, Need};
 use super::report::{Row, Test, Verdict};
 use super::Context;
 use crate::test::{Step, STEPS};
-use crate::{tools, util, workflows};
+use crate::{pprof, tools, util, workflows};
 use anyhow::{ensure, Context as _, Result};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -76,6 +76,7 @@ pub fn cells() -> Vec<Cell> {
     let mut cells: Vec<Cell> = GROUPS.iter().map(group).collect();
     cells.push(Cell { work: Work::Function(other), ..group(&OTHER) });
     cells.push(function("demo", &[&need::GCC], 60, demo));
+    cells.push(function("pprof", &[&need::GCC, &need::GO], 30, pprof));
     cells.push(function("workflows", &[&need::PIP], 30, workflows));
     cells.push(function("fuzz", need::SANITIZING, 90, fuzz));
     cells
@@ -117,6 +118,12 @@ fn timed(name: &str, context: &Context, run: impl FnOnce() -> Result<usize>) -> 
         }
     };
     Test { name: name.to_string(), seconds: start.elapsed().as_secs_f64(), verdict }
+}
+
+fn pprof(context: &Context, row: &mut Row) -> Result<()> {
+    row.tests.push(timed("check", context, || pprof::check(&context.shell)));
+    row.tests.push(timed("planted", context, || pprof::planted(&context.shell)));
+    Ok(())
 }
 
 fn workflows(context: &Context, row: &mut Row) -> Result<()> {
