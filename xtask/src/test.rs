@@ -30,7 +30,7 @@ const fn step(name: &'static str, run: fn(&Shell) -> Result<Passed>) -> Step {
     Step { name, run }
 }
 
-pub const STEPS: [Step; 22] = [
+pub const STEPS: [Step; 24] = [
     step("fmt", |shell| once(run(cmd!(shell, "cargo fmt --all --check")))),
     step("clippy", |shell| {
         once(run(cmd!(shell, "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings")))
@@ -55,6 +55,8 @@ pub const STEPS: [Step; 22] = [
     step("consumer: add_subdirectory, on", |shell| once(consumers::add_subdirectory(shell, "-DMI_PPROF=ON", "on"))),
     step("consumer: add_subdirectory, off", |shell| once(consumers::add_subdirectory(shell, "-DMI_PPROF=OFF", "off"))),
     step("readme commands", readme::commands),
+    step("readme coverage", |_| readme::coverage()),
+    step("readme coverage, planted", |_| readme::coverage_planted()),
 ];
 
 /// A build of the whole project by its top-level CMakeLists.txt.

@@ -110,9 +110,9 @@ const PLANTS: [Plant; 6] = [
     },
     Plant {
         name: "unknown step",
-        instead_of: "--only \"off proof\"",
-        plant: "--only \"of proof\"",
-        noticed_as: "no 'of proof' in cargo xtask test --list",
+        instead_of: "--only off-proof",
+        plant: "--only of-proof",
+        noticed_as: "no 'of-proof' in cargo xtask test-all --list",
     },
 ];
 

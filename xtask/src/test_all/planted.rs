@@ -10,7 +10,7 @@ use super::suite::{self, Run, Source, Suite};
 use super::{msvc, run, verdict, Context};
 use crate::cmake::{self, Build};
 use crate::upstream::{Upstream, PRIMARY};
-use crate::{consumers, fastpath, materialize, offproof, pprof, util, workflows};
+use crate::{consumers, fastpath, materialize, offproof, pprof, readme, util, workflows};
 use anyhow::{bail, ensure, Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -59,9 +59,10 @@ const GATES: &[Gate] = &[
     }),
     gate("fast-path", &[&need::GCC, &need::OBJDUMP], |context| fastpath::planted(&context.shell).map(|()| 1)),
     gate("rust", &[], rust),
-    gate("amalgamation, consumers, demo", &[&need::GCC], other_programs),
+    gate("amalgamation, consumers, commands", &[&need::GCC], other_programs),
     gate("pprof", &[&need::GCC, &need::GO], |context| pprof::planted(&context.shell)),
     gate("workflows", &[&need::PIP], |context| workflows::planted(&context.shell)),
+    gate("readme", &[], |_| readme::coverage_planted()),
     gate("fuzz", need::SANITIZING, |_| {
         own_command("fuzz-self-test", &["fuzz", "--self-test", "--seconds", "60", "--no-install"], "").map(|()| 1)
     }),

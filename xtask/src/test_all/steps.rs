@@ -54,6 +54,7 @@ const GROUPS: &[Group] = &[
         locks: ALL_BUILDS,
         weight: 80,
     },
+    Group { target: "readme", steps: &["readme"], needs: &[&need::GCC], locks: &[], weight: 60 },
 ];
 
 pub fn cells() -> Vec<Cell> {
@@ -74,8 +75,9 @@ pub fn cells() -> Vec<Cell> {
         work: Work::Function(run),
     };
     let mut cells: Vec<Cell> = GROUPS.iter().map(group).collect();
-    cells.push(Cell { work: Work::Function(other), ..group(&OTHER) });
-    cells.push(function("demo", &[&need::GCC], 60, demo));
+    if other_steps().next().is_some() {
+        cells.push(Cell { work: Work::Function(other), ..group(&OTHER) });
+    }
     cells.push(function("pprof", &[&need::GCC, &need::GO], 30, pprof));
     cells.push(function("workflows", &[&need::PIP], 30, workflows));
     cells.push(function("fuzz", need::SANITIZING, 90, fuzz));
@@ -97,9 +99,13 @@ pub fn run(names: &[&str], context: &Context, row: &mut Row) -> Result<()> {
 }
 
 fn other(context: &Context, row: &mut Row) -> Result<()> {
-    let known = |step: &&Step| begins(step, REPLACED) || GROUPS.iter().any(|group| begins(step, group.steps));
-    run_steps(&STEPS.iter().filter(|step| !known(step)).collect::<Vec<_>>(), context, row);
+    run_steps(&other_steps().collect::<Vec<_>>(), context, row);
     Ok(())
+}
+
+fn other_steps() -> impl Iterator<Item = &'static Step> {
+    let known = |step: &&Step| begins(step, REPLACED) || GROUPS.iter().any(|group| begins(step, group.steps));
+    STEPS.iter().filter(move |step| !known(step))
 }
 
 fn run_steps(steps: &[&Step], context: &Context, row: &mut Row) {
@@ -129,11 +135,6 @@ fn pprof(context: &Context, row: &mut Row) -> Result<()> {
 fn workflows(context: &Context, row: &mut Row) -> Result<()> {
     row.tests.push(timed("check", context, || workflows::check(&context.shell)));
     row.tests.push(timed("planted", context, || workflows::planted(&context.shell)));
-    Ok(())
-}
-
-fn demo(context: &Context, row: &mut Row) -> Result<()> {
-    row.tests.push(timed("demo", context, || own_command("demo", &["demo"], "python3").map(|()| 1)));
     Ok(())
 }
 
