@@ -208,7 +208,7 @@ static void mi_pprof_put_locations(mi_pprof_t* b) {
       mi_pprof_put_line(b, function);
     }
     else {
-      const uintptr_t pc = b->addresses[i] - 1;   // inside the call
+      const uintptr_t pc = (b->addresses[i] > 0 ? b->addresses[i] - 1 : 0);   // inside the call
       while (next < snapshot->module_count && snapshot->modules[b->module_order[next]].end <= pc) { next++; }
       if (next < snapshot->module_count && snapshot->modules[b->module_order[next]].start <= pc) {
         mi_proto_uint(&b->message, MI_LOCATION_MAPPING_ID, b->module_order[next] + 1);
@@ -315,11 +315,11 @@ static void mi_pprof_put_function(mi_pprof_t* b, uint32_t id, uint32_t name) {
 }
 
 static void mi_pprof_put_functions(mi_pprof_t* b) {
-  for (size_t i = 0; i < b->address_count && i < 2; i++) {    // they come first
-    const uint32_t function = mi_pprof_frame_function(b->addresses[i]);
-    if (function != MI_FUNCTION_NONE) {
-      mi_pprof_put_function(b, function, (function == MI_FUNCTION_OTHER ? MI_STR_OTHER : MI_STR_TRUNCATED));
-    }
+  if (*mi_pprof_slot(b, MI_PROF_FRAME_OTHER) != 0) {
+    mi_pprof_put_function(b, MI_FUNCTION_OTHER, MI_STR_OTHER);
+  }
+  if (*mi_pprof_slot(b, MI_PROF_FRAME_TRUNCATED) != 0) {
+    mi_pprof_put_function(b, MI_FUNCTION_TRUNCATED, MI_STR_TRUNCATED);
   }
   if (b->has_no_stack) {
     mi_pprof_put_function(b, MI_FUNCTION_NO_STACK, MI_STR_NO_STACK);

@@ -122,6 +122,7 @@ static void mi_prof_walk_stack(mi_prof_walk_t* walk) {
   const size_t max = (walk->max <= MI_PROF_MAX_FRAMES ? walk->max : MI_PROF_MAX_FRAMES) + MI_PROF_OWN_FRAMES;
   const size_t n = RtlCaptureStackBackTrace(0, (DWORD)max, frames, NULL);
   for (size_t i = 0; i < n; i++) {
+    if (frames[i] == NULL) break;   // wine goes on beyond the outermost frame
     if (!mi_prof_walk_push(walk, (uintptr_t)frames[i])) break;
   }
 }
