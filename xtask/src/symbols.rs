@@ -152,10 +152,14 @@ impl Binary {
     }
 }
 
+/// Windows maps a module as a whole, each segment at its distance from the module's base.
 fn segments(file: &object::File) -> Vec<Segment> {
+    let is_image = file.format() == object::BinaryFormat::Pe;
     let segment = |segment: object::Segment| {
-        let (offset, size) = segment.file_range();
-        Segment { offset, size, address: segment.address() }
+        let address = segment.address();
+        let in_image = (address - file.relative_address_base(), segment.size());
+        let (offset, size) = if is_image { in_image } else { segment.file_range() };
+        Segment { offset, size, address }
     };
     file.segments().map(segment).collect()
 }

@@ -142,7 +142,7 @@ const VALGRIND: Platform = Platform {
 const SECURE: Platform = Platform { target: "secure", ..GCC_TREE };
 const GUARDED: Platform = Platform { target: "guarded", ..GCC_TREE };
 const CXX: Platform = Platform { target: "cxx", ..GCC_TREE };
-const VERSIONS: Platform = Platform { target: "upstream-versions", preload: false, ..GCC_TREE };
+const VERSIONS: Platform = Platform { target: "upstream-versions", ..GCC_TREE };
 
 impl Platform {
     fn suite(&self, config: &'static str, options: &[&'static str], defines: &[&'static str]) -> Suite {

@@ -34,6 +34,7 @@ const GATES: &[Gate] = &[
     gate("a test fails", &[&need::GCC], native_faults),
     gate("a build goes wrong", &[&need::GCC], builds),
     gate("a preloaded library is not there", &[&need::GCC], preload),
+    gate("a stack with the wrong names", &[&need::GCC], names),
     gate("a target cannot run here", &[], missing_tools),
     gate("asan", need::SANITIZING, |context| {
         faults(context, "asan/debug-on", &[("use-after-free", "AddressSanitizer: use-after-poison")])
@@ -198,6 +199,31 @@ fn preload(context: &Context) -> Result<usize> {
     suite::expect_in_output(&mut test, &folder, "mimalloc: ")?;
     ensure!(matches!(test.verdict, Verdict::Failed(_)), "that mimalloc was not there was not noticed");
     ensure!(suite::check_dump(&folder.join("no-such.pb.gz")).is_err(), "a missing dump was not noticed");
+    Ok(2)
+}
+
+/// Stacks that end before the fifth frame, and a dump of another program.
+fn names(context: &Context) -> Result<usize> {
+    let suite = planted_suite(NATIVE)?;
+    let build = suite.build(context, &["mimalloc-test-profile-dump"])?;
+    let folder = suite.programs(&build);
+    let program = suite.program(&folder, "profile-dump");
+    let dump = folder.join("planted.pb.gz");
+    let limit = Duration::from_secs(60);
+    for (depth, is_right) in [("32", true), ("4", false)] {
+        let mut environment = suite::profiling(&dump, "1")?;
+        environment.push(("MIMALLOC_PROF_BT_MAX".to_string(), depth.to_string()));
+        let args = ["names"];
+        let run = Run { name: "planted names", program: "profile-dump", args: &args, environment: &environment, limit };
+        ensure!(matches!(suite.run_program(context, &folder, run)?.verdict, Verdict::Passed(_)), "it does not run");
+        let result = suite::check_names(&dump, &program);
+        ensure!(
+            result.is_ok() == is_right,
+            "{depth} frames: {}",
+            result.map_or_else(|e| e.to_string(), |_| "passed".into())
+        );
+    }
+    ensure!(suite::check_names(&dump, Path::new("another")).is_err(), "another program was not noticed");
     Ok(2)
 }
 

@@ -7,9 +7,10 @@ use super::Context;
 use crate::cmake::Build;
 use crate::materialize;
 use crate::profile::Profile;
+use crate::symbols::{Symbolizer, Unnamed};
 use crate::upstream::Upstream;
 use crate::util;
-use anyhow::{ensure, Context as _, Result};
+use anyhow::{bail, ensure, Context as _, Result};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -94,10 +95,38 @@ impl Suite {
             let args = if name == STRESS { self.stress.args() } else { &[] };
             row.tests.push(self.test(context, folder, &name, args)?);
         }
+        if self.has_profiler() {
+            for format in ["pb.gz", "heap"] {
+                row.tests.push(self.named(context, folder, format)?);
+            }
+        }
         if self.preload {
             row.tests.extend(self.preloaded(context, folder)?);
         }
         Ok(())
+    }
+
+    /// A dump's stacks, by the symbols of the program.
+    fn named(&self, context: &Context, folder: &Path, format: &str) -> Result<Test> {
+        let name = format!("names, {format}");
+        if let Some((_, reason)) = self.left_out.iter().find(|(left_out, _)| *left_out == NAMES) {
+            return Ok(Test { name, seconds: 0.0, verdict: Verdict::Skipped(reason.to_string()) });
+        }
+        let dump = folder.join(format!("names.{format}"));
+        let environment = profiling(&dump, "1")?;
+        let program = "profile-dump";
+        let run = Run { name: &name, program, args: &["names"], environment: &environment, limit: TEST_LIMIT };
+        let mut test = self.run_program(context, folder, run)?;
+        if let Verdict::Passed(_) = &test.verdict {
+            if let Err(error) = check_names(&dump, &self.program(folder, program)) {
+                test.verdict = Verdict::Failed(format!("{error:#}"));
+            }
+        }
+        Ok(test)
+    }
+
+    pub fn program(&self, folder: &Path, name: &str) -> PathBuf {
+        folder.join(format!("mimalloc-test-{name}{}", self.machine.suffix()))
     }
 
     pub fn build(&self, context: &Context, targets: &[&str]) -> Result<Build> {
@@ -133,7 +162,7 @@ impl Suite {
     }
 
     pub fn run_program(&self, context: &Context, folder: &Path, run: Run) -> Result<Test> {
-        let program = folder.join(format!("mimalloc-test-{}{}", run.program, self.machine.suffix()));
+        let program = self.program(folder, run.program);
         let test = |seconds, verdict| Test { name: run.name.to_string(), seconds, verdict };
         if !program.is_file() {
             return Ok(test(0.0, Verdict::Failed(format!("{}: was not built", program.display()))));
@@ -173,11 +202,7 @@ impl Suite {
         let mut tests = vec![plain];
         if self.has_profiler() {
             let dump = folder.join("preloaded.pb.gz");
-            let _ = std::fs::remove_file(&dump);
-            let dump_at_exit = ("MIMALLOC_PROF_DUMP_AT_EXIT".to_string(), dump.display().to_string());
-            let set = |name: &str, value: &str| (name.to_string(), value.to_string());
-            let environment =
-                [preload, set("MIMALLOC_PROF", "1"), set("MIMALLOC_PROF_SAMPLE_RATE", "4096"), dump_at_exit];
+            let environment = [vec![preload], profiling(&dump, "4096")?].concat();
             let small = Stress::Tiny.args();
             let mut test = self.run_program(context, folder, run("preloaded profiler", small, &environment))?;
             if let (Verdict::Passed(_), Err(error)) = (&test.verdict, check_dump(&dump)) {
@@ -187,6 +212,45 @@ impl Suite {
         }
         Ok(tests)
     }
+}
+
+/// What a suite that cannot read its programs' symbols leaves out.
+pub const NAMES: &str = "names";
+/// The example of `test-profile-dump`, the leaf first.
+const STACK: [&str; 5] = ["leaf_malloc", "third_caller", "second_caller", "first_caller", "allocate"];
+
+/// The environment that profiles a whole program. An old dump goes away.
+pub fn profiling(dump: &Path, rate: &str) -> Result<Vec<(String, String)>> {
+    if dump.exists() {
+        std::fs::remove_file(dump).with_context(|| dump.display().to_string())?;
+    }
+    let dump = dump.file_name().context("a dump has a name")?.to_string_lossy().into_owned();
+    let set = |name: &str, value: &str| (name.to_string(), value.to_string());
+    Ok(vec![
+        set("MIMALLOC_PROF", "1"),
+        set("MIMALLOC_PROF_SAMPLE_RATE", rate),
+        set("MIMALLOC_PROF_DUMP_AT_EXIT", &dump),
+    ])
+}
+
+/// The program is the first module, and the example's blocks have its stack.
+pub fn check_names(dump: &Path, program: &Path) -> Result<()> {
+    let profile = Profile::read(dump)?;
+    let main = profile.mappings.first().context("no mappings")?;
+    let file = program.file_name().context("a program has a name")?.to_string_lossy();
+    ensure!(main.path.ends_with(&*file), "{}: the first mapping is {}", dump.display(), main.path);
+    let symbolizer = Symbolizer::new(&profile.mappings, Some(program), Unnamed::Offset)?;
+    let bytes = profile.column("inuse_space").context("no inuse_space")?;
+    let mut found = Vec::new();
+    for sample in profile.samples.iter().filter(|sample| sample.values[bytes] == 100 * 64) {
+        let locations = sample.stack.iter().map(|&location| &profile.locations[location]);
+        let names: Vec<String> = locations.flat_map(|at| symbolizer.functions(at.address, at.mapping)).collect();
+        if names.iter().map(String::as_str).take(STACK.len()).eq(STACK) {
+            return Ok(());
+        }
+        found.push(names.join(", "));
+    }
+    bail!("{}: no stack is {}; found:\n{}", dump.display(), STACK.join(", "), found.join("\n"))
 }
 
 pub struct Run<'a> {
