@@ -77,7 +77,19 @@ struct Plant {
     noticed_as: &'static str,
 }
 
-const PLANTS: [Plant; 6] = [
+const PLANTS: [Plant; 8] = [
+    Plant {
+        name: "no such job",
+        instead_of: "  rust-native:\n",
+        plant: "  rust:\n",
+        noticed_as: "no job 'rust-native'",
+    },
+    Plant {
+        name: "a command of its own",
+        instead_of: "run: cargo xtask fuzz",
+        plant: "run: make fuzz",
+        noticed_as: "make fuzz --seconds 3600: a step calls cargo xtask and nothing else",
+    },
     Plant {
         name: "unknown key",
         instead_of: "timeout-minutes:",
@@ -127,6 +139,9 @@ fn check_files(shell: &Shell, files: &[PathBuf]) -> Result<usize> {
     let (mut checked, mut faults) = (0, Vec::new());
     for file in files {
         let workflow = python.read_yaml(shell, file)?;
+        if file.ends_with("ci.yml") {
+            faults.extend(ci_faults(&workflow));
+        }
         for line in command_lines(&workflow) {
             checked += 1;
             let fault = check_command(shell, &xtask, &line).err();
@@ -205,12 +220,28 @@ impl Pinned {
     }
 }
 
+/// Jobs that ci.yml must have, and what a step of it may do besides `cargo xtask`: install.
+const JOBS: [&str; 2] = ["c-unit", "rust-native"];
+const INSTALL: [&str; 2] = ["apk add ", "rustup component add "];
+
+fn ci_faults(workflow: &Value) -> Vec<String> {
+    let absent = JOBS.iter().filter(|job| workflow["jobs"][**job].is_null());
+    let absent = absent.map(|job| format!("ci.yml has no job '{job}'"));
+    let may = |line: &str| line.starts_with("cargo xtask ") || INSTALL.iter().any(|start| line.starts_with(start));
+    let clever = lines(workflow).into_iter().filter(|line| !may(line));
+    absent.chain(clever.map(|line| format!("ci.yml: {line}: a step calls cargo xtask and nothing else"))).collect()
+}
+
 /// The lines that call `cargo xtask`, of every step of every job.
 fn command_lines(workflow: &Value) -> Vec<String> {
+    lines(workflow).into_iter().filter(|line| line.contains("cargo xtask")).collect()
+}
+
+fn lines(workflow: &Value) -> Vec<String> {
     let jobs = workflow["jobs"].as_object().into_iter().flatten();
     let steps = jobs.flat_map(|(_, job)| job["steps"].as_array().into_iter().flatten());
     let lines = steps.flat_map(|step| step["run"].as_str().unwrap_or_default().lines());
-    lines.filter(|line| line.contains("cargo xtask")).map(|line| line.trim().to_string()).collect()
+    lines.map(|line| line.trim().to_string()).collect()
 }
 
 /// Asks the command line's own parser, and `--list` for what `--only` names.
@@ -293,6 +324,15 @@ mod tests {
         }});
         assert_eq!(command_lines(&workflow), ["cargo xtask doctor", "cargo xtask demo", "env cargo xtask test"]);
         assert!(command_lines(&json!({})).is_empty());
+    }
+
+    #[test]
+    fn ci_does_nothing_clever() {
+        let steps = json!([{"run": "apk add g++"}, {"run": "cargo xtask doctor"}, {"run": "make"}]);
+        let workflow = json!({"jobs": {"c-unit": {"steps": steps}}});
+        let faults = ci_faults(&workflow);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(faults[0].contains("rust-native") && faults[1].contains("make"), "{faults:?}");
     }
 
     #[test]

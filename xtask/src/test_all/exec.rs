@@ -72,7 +72,7 @@ fn own_group(_command: &mut Command) {}
 fn kill(child: &mut Child) {
     if cfg!(unix) {
         // The shell's own: a small system may have no program of that name.
-        let _ = Command::new("sh").args(["-c", "kill -9 -- \"-$0\"", &child.id().to_string()]).status();
+        let _ = Command::new("sh").args(["-c", "kill -s KILL -- \"-$0\"", &child.id().to_string()]).status();
     }
     let _ = child.kill();
 }
@@ -98,7 +98,11 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_is_killed_with_its_children() {
-        let finished = sh("sleep 60 & wait", Duration::from_millis(100));
-        assert!(finished.status.is_none() && finished.seconds < 30.0);
+        let late = std::env::temp_dir().join(format!("xtask-exec-late-{}", std::process::id()));
+        let script = format!("(sleep 1; echo late >'{}') & wait", late.display());
+        let finished = sh(&script, Duration::from_millis(100));
+        assert!(finished.status.is_none() && finished.seconds < 0.9);
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(!late.exists());
     }
 }
