@@ -2,6 +2,7 @@
 //! model of what is live checks every operation; it is in `test/fuzz`.
 
 use crate::materialize;
+use crate::test_all::provision;
 use crate::tools;
 use crate::tree::Tree;
 use crate::upstream::{Upstream, PRIMARY};
@@ -398,43 +399,14 @@ fn seed(number: u64) -> Vec<u8> {
 // ------------------------------------------------------------------------------------------------------------------
 
 fn clang(install: bool) -> Result<PathBuf> {
-    let mut lacking = match works() {
-        Ok(clang) => return Ok(clang),
-        Err(lacking) => lacking,
-    };
-    while install && can_apt() {
-        apt(&lacking.package, &lacking.why)?;
-        let before = lacking.package.clone();
-        lacking = match works() {
-            Ok(clang) => return Ok(clang),
-            Err(lacking) => lacking,
-        };
-        ensure!(lacking.package != before, "{} was installed, and yet: {}", before, lacking.why);
+    let needs = [&provision::CLANG, &provision::SANITIZERS];
+    provision::provide(&needs, install);
+    if let Some(missing) = needs.iter().find(|need| !need.is_present()) {
+        bail!("the fuzzer {}", missing.advice());
     }
-    let (package, why) = (&lacking.package, &lacking.why);
-    bail!("{why}; install it (Debian, Ubuntu: apt-get install {package}; elsewhere LLVM's clang with compiler-rt)")
-}
-
-/// What is missing.
-struct Lacking {
-    package: String,
-    why: String,
-}
-
-/// A clang that makes fuzzers.
-fn works() -> Result<PathBuf, Lacking> {
-    let Some(clang) = tools::find("clang") else {
-        return Err(Lacking { package: "clang".into(), why: "the fuzzer needs clang, which is not on PATH".into() });
-    };
-    if makes_fuzzers(&clang) {
-        return Ok(clang);
-    }
-    let version = tools::first_line(&clang, &["--version"]).unwrap_or_default();
-    let package = match major(&version) {
-        Some(major) => format!("libclang-rt-{major}-dev"),
-        None => "clang".into(),
-    };
-    Err(Lacking { package, why: format!("{} lacks the runtime of libFuzzer and ASan", clang.display()) })
+    let clang = tools::find("clang").context("there is no clang")?;
+    ensure!(makes_fuzzers(&clang), "{} lacks libFuzzer; install LLVM's clang with compiler-rt", clang.display());
+    Ok(clang)
 }
 
 fn makes_fuzzers(clang: &Path) -> bool {
@@ -449,35 +421,6 @@ fn makes_fuzzers(clang: &Path) -> bool {
         Ok(output.status.success())
     };
     probe().unwrap_or(false)
-}
-
-/// The major number in a line such as `Debian clang version 14.0.6`.
-fn major(version: &str) -> Option<u32> {
-    version.split_once("version ")?.1.split('.').next()?.parse().ok()
-}
-
-/// Debian or a relative of it, as root.
-fn can_apt() -> bool {
-    let root = tools::find("id").and_then(|id| tools::first_line(&id, &["-u"])).as_deref() == Some("0");
-    root && tools::find("apt-get").is_some()
-}
-
-fn apt(package: &str, why: &str) -> Result<()> {
-    eprintln!("installing {package} with apt-get: {why}");
-    let apt_get = |args: &[&str]| {
-        let output = Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").output();
-        output.context("cannot run apt-get")
-    };
-    let install = ["install", "--yes", "--quiet", "--no-install-recommends", package];
-    if apt_get(&install)?.status.success() {
-        return Ok(());
-    }
-    apt_get(&["update", "--quiet"])?; // the lists may be old, or not there yet
-    let output = apt_get(&install)?;
-    let message = String::from_utf8_lossy(&output.stderr);
-    let cause = message.lines().find(|line| line.starts_with("E:")).unwrap_or("no message");
-    ensure!(output.status.success(), "apt-get install {package} failed: {cause}");
-    Ok(())
 }
 
 #[cfg(test)]
@@ -567,13 +510,6 @@ mod tests {
     fn seeds_repeat_and_differ() {
         assert_eq!(seed(3), seed(3));
         assert_ne!(seed(3)[..64], seed(4)[..64]);
-    }
-
-    #[test]
-    fn the_runtime_package_goes_by_the_version() {
-        assert_eq!(major("Debian clang version 14.0.6"), Some(14));
-        assert_eq!(major("Ubuntu clang version 18.1.3 (1ubuntu1)"), Some(18));
-        assert_eq!(major("gcc (Debian 12.2.0) 12.2.0"), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod machine;
 mod matrix;
 mod msvc;
 mod planted;
-mod provision;
+pub mod provision;
 mod report;
 mod steps;
 mod suite;
@@ -17,6 +17,7 @@ use crate::upstream::{Upstream, PINS};
 use crate::util;
 use anyhow::{bail, ensure, Context as _, Result};
 use matrix::{Cell, Work};
+use provision::Need;
 use report::Row;
 use std::fs::File;
 use std::path::PathBuf;
@@ -118,7 +119,8 @@ fn chosen(names: &[String]) -> Result<Vec<Cell>> {
 
 /// Installs what is missing, and makes the trees that several cells share.
 fn prepare(cells: &[Cell], install: bool) -> Result<()> {
-    let needs: Vec<_> = cells.iter().flat_map(|cell| cell.needs.iter().copied()).collect();
+    let needs = cells.iter().flat_map(|cell| &cell.needs).chain(provision::BUILDING);
+    let needs: Vec<&Need> = needs.copied().collect();
     provision::provide(&needs, install);
     for pin in PINS {
         materialize::tree_folder(&Upstream::Pinned(pin))?;

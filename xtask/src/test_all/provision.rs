@@ -89,6 +89,8 @@ const CMAKE: Need = wheel(&tools::CMAKE, "configures the builds", || there(&tool
 const NINJA: Need = wheel(&tools::NINJA, "builds", || there(&tools::NINJA));
 pub const ZIG: Need =
     wheel(&tools::ZIG, "compiler and libraries for systems that cannot run here", || there(&tools::ZIG));
+/// What every build needs.
+pub const BUILDING: &[&Need] = &[&CMAKE, &NINJA];
 /// What builds and runs with a sanitizer need.
 pub const SANITIZING: &[&Need] = &[&CLANG, &SANITIZERS, &SYMBOLIZER];
 /// For the self-test: nothing can provide it.
@@ -132,7 +134,6 @@ pub fn provide(needs: &[&'static Need], allowed: bool) {
         return;
     }
     let mut needs = needs.to_vec();
-    needs.extend([&CMAKE, &NINJA]);
     if needs.iter().any(|need| need.wheel().is_some()) {
         needs.push(&PIP);
     }
