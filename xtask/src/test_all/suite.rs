@@ -239,7 +239,7 @@ pub fn check_names(dump: &Path, program: &Path) -> Result<()> {
     let main = profile.mappings.first().context("no mappings")?;
     let file = program.file_name().context("a program has a name")?.to_string_lossy();
     ensure!(main.path.ends_with(&*file), "{}: the first mapping is {}", dump.display(), main.path);
-    let symbolizer = Symbolizer::new(&profile.mappings, Some(program), Unnamed::Offset)?;
+    let symbolizer = Symbolizer::new(&profile.mappings[..1], Some(program), Unnamed::Offset)?;
     let bytes = profile.column("inuse_space").context("no inuse_space")?;
     let mut found = Vec::new();
     for sample in profile.samples.iter().filter(|sample| sample.values[bytes] == 100 * 64) {
