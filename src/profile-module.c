@@ -161,20 +161,26 @@ static bool mi_prof_image_read(const mi_prof_image_t* image, uint64_t offset, vo
   #if defined(__linux__)
   struct iovec local  = { buf, size };
   struct iovec remote = { (void*)(image->start + (uintptr_t)offset), size };
-  return (syscall(SYS_process_vm_readv, getpid(), &local, 1UL, &remote, 1UL, 0UL) == (long)size);
-  #else
+  if (syscall(SYS_process_vm_readv, getpid(), &local, 1UL, &remote, 1UL, 0UL) == (long)size) return true;
+  if (errno != ENOSYS && errno != EPERM) return false;    // otherwise it is not allowed, as in some sandboxes and emulators
+  #endif
+  if (!mi_prof_is_readable(image->start + (uintptr_t)offset, size)) return false;
   _mi_memcpy(buf, (const void*)(image->start + (uintptr_t)offset), size);
   return true;
-  #endif
+}
+
+// Read the header. Returns false if this is no ELF image that can be read.
+static bool mi_prof_image_ehdr(const mi_prof_image_t* image, MI_PROF_ELF(Ehdr)* ehdr) {
+  return (mi_prof_image_read(image, 0, ehdr, sizeof(*ehdr)) &&
+          ehdr->e_ident[0] == 0x7F && ehdr->e_ident[1] == 'E' && ehdr->e_ident[2] == 'L' && ehdr->e_ident[3] == 'F' &&
+          ehdr->e_ident[EI_CLASS] == (MI_INTPTR_SIZE == 8 ? ELFCLASS64 : ELFCLASS32) &&
+          ehdr->e_phentsize == sizeof(MI_PROF_ELF(Phdr)) && ehdr->e_phnum <= 256);
 }
 
 // Returns false if this is no ELF image that can be read; true also if it just has no build id.
 static bool mi_prof_image_build_id(const mi_prof_image_t* image, mi_prof_module_t* m) {
   MI_PROF_ELF(Ehdr) ehdr;
-  if (!mi_prof_image_read(image, 0, &ehdr, sizeof(ehdr))) return false;
-  if (ehdr.e_ident[0] != 0x7F || ehdr.e_ident[1] != 'E' || ehdr.e_ident[2] != 'L' || ehdr.e_ident[3] != 'F' ||
-      ehdr.e_ident[EI_CLASS] != (MI_INTPTR_SIZE == 8 ? ELFCLASS64 : ELFCLASS32) ||
-      ehdr.e_phentsize != sizeof(MI_PROF_ELF(Phdr)) || ehdr.e_phnum > 256) return false;
+  if (!mi_prof_image_ehdr(image, &ehdr)) return false;
   for (size_t i = 0; i < ehdr.e_phnum; i++) {
     MI_PROF_ELF(Phdr) phdr;
     if (!mi_prof_image_read(image, (uint64_t)ehdr.e_phoff + i*sizeof(phdr), &phdr, sizeof(phdr))) return false;
@@ -227,6 +233,10 @@ typedef struct mi_prof_mapping_s {
   uint64_t  inode;
 } mi_prof_mapping_t;
 
+static bool mi_prof_mapping_is_same_file(const mi_prof_mapping_t* m, const mi_prof_mapping_t* n) {
+  return (m->inode == n->inode && m->dev_major == n->dev_major && m->dev_minor == n->dev_minor && (m->inode != 0 || m->start == n->start));
+}
+
 static void mi_prof_maps_next(mi_prof_maps_t* maps) {
   if (maps->pos >= maps->len) {
     const ssize_t n = mi_prof_sys_read(maps->fd, maps->buf, sizeof(maps->buf));
@@ -234,6 +244,18 @@ static void mi_prof_maps_next(mi_prof_maps_t* maps) {
     maps->len = (n > 0 ? (size_t)n : 0);
   }
   maps->c = (maps->pos < maps->len ? (int)(uint8_t)maps->buf[maps->pos++] : -1);
+}
+
+static bool mi_prof_maps_open(mi_prof_maps_t* maps) {
+  maps->fd = mi_prof_sys_open("/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
+  if (maps->fd < 0) return false;
+  maps->pos = maps->len = 0;
+  mi_prof_maps_next(maps);
+  return true;
+}
+
+static void mi_prof_maps_close(mi_prof_maps_t* maps) {
+  (void)mi_prof_sys_close(maps->fd);
 }
 
 static uint64_t mi_prof_maps_number(mi_prof_maps_t* maps, unsigned base) {
@@ -288,14 +310,11 @@ static size_t mi_prof_maps_path(mi_prof_maps_t* maps, char* buf, size_t size) {
 
 static size_t mi_prof_modules_collect(mi_prof_module_list_t* list) {
   mi_prof_maps_t maps;
-  maps.fd = mi_prof_sys_open("/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
-  if (maps.fd < 0) return 0;
-  maps.pos = maps.len = 0;
+  if (!mi_prof_maps_open(&maps)) return 0;
   const uintptr_t entry = (uintptr_t)getauxval(AT_ENTRY);   // of the main executable
   uintptr_t main_start = 0;
   mi_prof_mapping_t head = { 0, 0, false, false, 1, 0, 0, 0 };   // of the file's header
   mi_prof_mapping_t map;
-  mi_prof_maps_next(&maps);
   while (mi_prof_maps_read(&maps, &map)) {
     size_t avail = 0;
     char* const name = mi_prof_modules_name(list, &avail);
@@ -315,13 +334,13 @@ static size_t mi_prof_modules_collect(mi_prof_module_list_t* list) {
     mi_prof_image_t image = { map.start, (size_t)(map.end - map.start), -1 };   // as for the vdso
     bool done = false;
     if (map.inode != 0) {
-      if (head.read && head.inode == map.inode && head.dev_major == map.dev_major && head.dev_minor == map.dev_minor) {
+      if (head.read && mi_prof_mapping_is_same_file(&head, &map)) {
         image.start = head.start;
         image.size  = (size_t)(head.end - head.start);
         done = mi_prof_image_build_id(&image, m);
       }
       if (!done && m->path[0] != 0) {
-        // reading our own memory is not allowed (as in some sandboxes), or the notes are not mapped with the header.
+        // the notes are not mapped with the header.
         image.fd = mi_prof_sys_open(m->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
         if (image.fd >= 0) {
           struct stat st;
@@ -336,7 +355,7 @@ static size_t mi_prof_modules_collect(mi_prof_module_list_t* list) {
       (void)mi_prof_image_build_id(&image, m);
     }
   }
-  (void)mi_prof_sys_close(maps.fd);
+  mi_prof_maps_close(&maps);
   return mi_prof_modules_finish(list, main_start);
 }
 

@@ -20,6 +20,10 @@ typedef struct mi_prof_range_s {
   uintptr_t end;
 } mi_prof_range_t;
 
+static inline bool mi_prof_range_has(const mi_prof_range_t* range, uintptr_t p) {
+  return (range->start <= p && p < range->end);
+}
+
 #if defined(MI_SHARED_LIB_EXPORT)
 
 #define MI_PROF_OWN_MAX   (1)
@@ -210,24 +214,31 @@ static inline bool mi_prof_image_range(mi_prof_range_t* range) {
   return mi_prof_elf_segment(PT_LOAD, PF_X, range);
 }
 
-// `.eh_frame_hdr` holds the start of every function, sorted, and where its unwind information (FDE) is.
+// The `.eh_frame_hdr` of a module holds the start of every function, sorted, and where its unwind information (FDE) is.
 typedef struct mi_prof_eh_s {
   mi_prof_range_t text;
   uintptr_t       base;
   size_t          count;
   const int32_t*  table;   // pairs, relative to the base
+  uintptr_t       tag;     // tells this table from another one that is at this address later
 } mi_prof_eh_t;
+
+// All but the text, from the header at `base`, which is readable. Returns false if it is not as all linkers make it.
+static bool mi_prof_eh_init(mi_prof_eh_t* eh, uintptr_t base) {
+  const uint8_t*  const hdr = (const uint8_t*)base;
+  const uint32_t* const words = (const uint32_t*)base;
+  if (hdr[0] != 1 /* version */ || (hdr[1] & 0x0F) != 0x0B /* sdata4 */ || hdr[2] != 0x03 /* udata4 */ || hdr[3] != 0x3B /* datarel sdata4 */) return false;
+  eh->base  = base;
+  eh->count = words[2];
+  eh->table = (const int32_t*)(base + 12);
+  eh->tag   = base ^ ((uintptr_t)words[1] << (MI_INTPTR_BITS/2)) ^ ((uintptr_t)words[2] << (MI_INTPTR_BITS/4));
+  return true;
+}
 
 static bool mi_prof_elf_eh(mi_prof_eh_t* eh) {
   mi_prof_range_t range;
   if (!mi_prof_elf_segment(PT_LOAD, PF_X, &eh->text) || !mi_prof_elf_segment(PT_GNU_EH_FRAME, 0, &range)) return false;
-  const uint8_t* const hdr = (const uint8_t*)range.start;
-  if (range.end - range.start < 12 || hdr[0] != 1 /* version */ || (hdr[1] & 0x0F) != 0x0B /* sdata4 */ ||
-      hdr[2] != 0x03 /* udata4 */ || hdr[3] != 0x3B /* datarel sdata4 */) return false;
-  eh->base  = range.start;
-  eh->count = *(const uint32_t*)(const void*)(hdr + 8);
-  eh->table = (const int32_t*)(const void*)(hdr + 12);
-  return (eh->count <= (range.end - range.start - 12)/(2*sizeof(int32_t)));
+  return (range.end - range.start >= 12 && mi_prof_eh_init(eh, range.start) && eh->count <= (range.end - range.start - 12)/(2*sizeof(int32_t)));
 }
 
 static inline uintptr_t mi_prof_eh_start(const mi_prof_eh_t* eh, size_t i) {
@@ -245,28 +256,42 @@ static size_t mi_prof_eh_above(const mi_prof_eh_t* eh, uintptr_t p) {
   return lo;
 }
 
+#if MI_PROF_USE_UNWIND && MI_PROF_USE_CFI
+// A static executable has no such table, but libgcc finds what the linker left there. It may take a lock and allocate.
+typedef struct mi_prof_eh_bases_s {
+  void* text;
+  void* data;
+  void* function;
+} mi_prof_eh_bases_t;
+
+mi_prof_decl_extern const void* _Unwind_Find_FDE(void* pc, mi_prof_eh_bases_t* bases);
+static size_t mi_prof_function_size(const uint8_t* fde);    // in `profile-unwind.c`
+
+static void mi_prof_set_ends_static(mi_prof_range_t* ranges, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    mi_prof_eh_bases_t bases;
+    const void* const fde = _Unwind_Find_FDE((void*)ranges[i].start, &bases);
+    if (fde != NULL && (uintptr_t)bases.function == ranges[i].start) { ranges[i].end = ranges[i].start + mi_prof_function_size((const uint8_t*)fde); }
+  }
+}
+#else
+static inline void mi_prof_set_ends_static(mi_prof_range_t* ranges, size_t count) {
+  MI_UNUSED(ranges); MI_UNUSED(count);
+}
+#endif
+
 static inline void mi_prof_set_ends(mi_prof_range_t* ranges, size_t count) {
   mi_prof_eh_t eh;
-  if (!mi_prof_elf_eh(&eh)) return;
+  if (!mi_prof_elf_eh(&eh)) {
+    mi_prof_set_ends_static(ranges, count);
+    return;
+  }
   for (size_t i = 0; i < count; i++) {
     const size_t next = mi_prof_eh_above(&eh, ranges[i].start);
     if (next == 0 || mi_prof_eh_start(&eh, next - 1) != ranges[i].start) continue;
     ranges[i].end = (next < eh.count ? mi_prof_eh_start(&eh, next) : eh.text.end);
   }
 }
-
-#if MI_PROF_USE_CFI
-
-// The unwind information of the function at `pc` in our module, or NULL.
-static const uint8_t* mi_prof_elf_fde(const mi_prof_eh_t* eh, uintptr_t pc, uintptr_t* start) {
-  if (pc < eh->text.start || pc >= eh->text.end) return NULL;
-  const size_t next = mi_prof_eh_above(eh, pc);
-  if (next == 0) return NULL;
-  *start = mi_prof_eh_start(eh, next - 1);
-  return (const uint8_t*)(eh->base + (uintptr_t)(intptr_t)eh->table[2*(next - 1) + 1]);
-}
-
-#endif
 
 #elif defined(__APPLE__)
 

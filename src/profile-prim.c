@@ -10,8 +10,8 @@
 // the allocator; and time, process and memory. Included below are
 //
 //   profile-own.c        which code is the allocator's own
-//   profile-unwind.c     the walk itself, where the system has none that is safe
 //   profile-module.c     the list of modules
+//   profile-unwind.c     the walk itself, where the system has none that is safe and fast
 //   profile-file.c       files
 
 #include "mimalloc.h"
@@ -25,11 +25,15 @@
 #if defined(_WIN32)
   #include <windows.h>
 #else
+  #include <signal.h>           // sigaltstack
   #include <time.h>             // clock_gettime
   #include <unistd.h>           // getpid
   #include <sys/mman.h>         // madvise
 #endif
 #if defined(__linux__)
+  #include <dlfcn.h>            // _dl_find_object
+  #include <pthread.h>          // pthread_getattr_np
+  #include <sys/resource.h>     // getrlimit
   #include <sys/auxv.h>         // getauxval
   #include <sys/prctl.h>
   #include <sys/syscall.h>
@@ -55,23 +59,52 @@
 #define mi_prof_decl_extern  extern
 #endif
 
-#ifndef MI_PROF_FRAME_POINTERS
-#define MI_PROF_FRAME_POINTERS  0         // 1: all code, this library included, is compiled with frame pointers
-#endif
-
 #if defined(_WIN32)
   #define MI_PROF_USE_WINDOWS   1         // `RtlCaptureStackBackTrace`
-#elif defined(__linux__) && defined(__GLIBC__) && !MI_PROF_FRAME_POINTERS
-  #define MI_PROF_USE_UNWIND    1         // `_Unwind_Backtrace`
-  #include <unwind.h>
-#elif (defined(__linux__) || defined(__FreeBSD__) || defined(__APPLE__)) && \
+#else
+  #if defined(__linux__) && defined(__GLIBC__)
+    #define MI_PROF_USE_UNWIND  1         // libgcc's `_Unwind_Backtrace`
+    #include <unwind.h>
+  #endif
+  #if (defined(__linux__) || defined(__FreeBSD__) || defined(__APPLE__)) && \
       (defined(__x86_64__) || defined(__i386__) || defined(__aarch64__) || defined(__riscv))
-  #define MI_PROF_USE_FRAMES    1         // frame pointers
-  #if MI_PROF_USE_ELF && !MI_PROF_FRAME_POINTERS && (defined(__x86_64__) || defined(__aarch64__)) && (MI_INTPTR_SIZE == 8)
-  #define MI_PROF_USE_CFI       1         // and the unwind tables of our own module
+    #define MI_PROF_USE_FRAMES  1         // a walk of our own: by frame pointers
+    #if MI_PROF_USE_ELF && (MI_INTPTR_SIZE == 8 || defined(__i386__)) && !defined(__AARCH64EB__)
+      #define MI_PROF_USE_CFI   1         // and by unwind tables
+    #endif
   #endif
 #endif
+#ifndef MI_PROF_USE_UNWIND
+  #define MI_PROF_USE_UNWIND    0
+#endif
 
+
+#if MI_PROF_USE_FRAMES || MI_PROF_USE_ELF
+
+/* -----------------------------------------------------------
+  Memory that may not be there
+----------------------------------------------------------- */
+
+// Let the kernel read 8 bytes: an invalid argument is only found out after that.
+static bool mi_prof_is_word_readable(uintptr_t p) {
+  #if defined(__linux__)
+  return (syscall(SYS_rt_sigprocmask, ~0, p & ~(uintptr_t)7, NULL, 8) != 0 && errno == EINVAL);
+  #elif defined(__FreeBSD__)
+  return (syscall(SYS_sigprocmask, ~0, p & ~(uintptr_t)7, NULL) != 0 && errno == EINVAL);
+  #else
+  return (sigprocmask(~0, (const sigset_t*)(p & ~(uintptr_t)7), NULL) != 0 && errno == EINVAL);
+  #endif
+}
+
+static bool mi_prof_is_readable(uintptr_t p, size_t size) {
+  const uintptr_t page = 4096;    // all page sizes are a multiple
+  for (uintptr_t q = p & ~(page - 1); q < p + size; q += page) {
+    if (!mi_prof_is_word_readable(q)) return false;
+  }
+  return true;
+}
+
+#endif
 
 #include "profile-own.c"
 #include "profile-module.c"
@@ -112,12 +145,17 @@ size_t _mi_prof_prim_leave_out_own(uintptr_t* frames, size_t count) {
   return count - lead;
 }
 
+#if MI_PROF_USE_FRAMES
+#include "profile-unwind.c"
+#endif
+
 #if MI_PROF_USE_WINDOWS
 
 // not in all versions of the headers
 mi_prof_decl_extern NTSYSAPI WORD NTAPI RtlCaptureStackBackTrace(DWORD FramesToSkip, DWORD FramesToCapture, PVOID* BackTrace, PDWORD BackTraceHash);
 
-static void mi_prof_walk_stack(mi_prof_walk_t* walk) {
+static void mi_prof_walk_stack(mi_prof_unwind_t how, mi_prof_walk_t* walk) {
+  MI_UNUSED(how);
   void* frames[MI_PROF_MAX_FRAMES + MI_PROF_OWN_FRAMES];
   const size_t max = (walk->max <= MI_PROF_MAX_FRAMES ? walk->max : MI_PROF_MAX_FRAMES) + MI_PROF_OWN_FRAMES;
   const size_t n = RtlCaptureStackBackTrace(0, (DWORD)max, frames, NULL);
@@ -127,7 +165,9 @@ static void mi_prof_walk_stack(mi_prof_walk_t* walk) {
   }
 }
 
-#elif MI_PROF_USE_UNWIND
+#else
+
+#if MI_PROF_USE_UNWIND
 
 static _Unwind_Reason_Code mi_prof_walk_unwind(struct _Unwind_Context* context, void* arg) {
   int is_exact = 0;   // in a function that a signal interrupted
@@ -136,18 +176,22 @@ static _Unwind_Reason_Code mi_prof_walk_unwind(struct _Unwind_Context* context, 
   return (mi_prof_walk_push((mi_prof_walk_t*)arg, (is_exact ? pc + 1 : pc)) ? _URC_NO_REASON : _URC_END_OF_STACK);
 }
 
-static inline void mi_prof_walk_stack(mi_prof_walk_t* walk) {
+#endif
+
+// Stacks that our own walk did not get to the end of; for tests.
+mi_decl_hidden extern _Atomic(size_t) _mi_prof_unwind_incomplete;
+_Atomic(size_t) _mi_prof_unwind_incomplete;
+
+static inline void mi_prof_walk_stack(mi_prof_unwind_t how, mi_prof_walk_t* walk) {
+  #if MI_PROF_USE_FRAMES
+  if (mi_prof_walk_frames(how, walk)) return;
+  mi_atomic_increment_relaxed(&_mi_prof_unwind_incomplete);
+  #endif
+  #if MI_PROF_USE_UNWIND
+  walk->count = walk->gap = 0;    // from the start, with libgcc, which knows more (signals, expressions) and is slow
   _Unwind_Backtrace(&mi_prof_walk_unwind, walk);
-}
-
-#elif MI_PROF_USE_FRAMES
-
-#include "profile-unwind.c"
-
-#else
-
-static inline void mi_prof_walk_stack(mi_prof_walk_t* walk) {
-  MI_UNUSED(walk);
+  #endif
+  MI_UNUSED(how); MI_UNUSED(walk);
 }
 
 #endif
@@ -158,15 +202,22 @@ __attribute__((noclone))    // a copy would not have the address that we know
 mi_decl_noinline size_t _mi_prof_prim_backtrace(mi_prof_unwind_t how, uintptr_t* frames, size_t max) {
   const int err = errno;
   mi_prof_walk_t walk = { frames, max, 0, 0 };
-  if (max > 0 && how != MI_PROF_UNWIND_NONE) { mi_prof_walk_stack(&walk); }
+  if (max > 0 && how != MI_PROF_UNWIND_NONE) { mi_prof_walk_stack(how, &walk); }
   errno = err;
   return walk.count;
 }
 
 void _mi_prof_prim_init(void) {
   mi_prof_own_setup();
+  #if MI_PROF_USE_FRAMES
+  mi_prof_walk_init();
+  #endif
   uintptr_t frames[4];
-  _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, frames, 4);   // an unwinder may set itself up at the first call
+  _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, frames, 4);
+  #if MI_PROF_USE_UNWIND
+  mi_prof_walk_t walk = { frames, 4, 0, 0 };
+  _Unwind_Backtrace(&mi_prof_walk_unwind, &walk);   // sets itself up at the first call
+  #endif
 }
 
 
