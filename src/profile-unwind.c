@@ -21,6 +21,7 @@ typedef struct mi_prof_cursor_s {
   uintptr_t       fp;
   mi_prof_range_t stack;      // what may be read
   mi_prof_range_t readable;   // the part of it that is known to be readable
+  size_t          signals;    // signal frames so far
   #if MI_PROF_USE_CFI
   mi_prof_eh_t    eh;         // of the module of the last frame
   #endif
@@ -354,7 +355,8 @@ typedef enum mi_prof_place_e {
   MI_PROF_AT_CFA,     // saved at the CFA plus the offset; of the CFA: the frame pointer plus the offset
   MI_PROF_AT_FP,      // saved at the frame pointer plus the offset
   MI_PROF_NOWHERE,    // by a rule that we do not know; of the return address: there is none, this is the outermost frame
-  MI_PROF_UNKNOWN = 7
+  MI_PROF_AT_SP,      // saved at the stack pointer plus the offset, by a signal
+  MI_PROF_UNKNOWN
 } mi_prof_place_t;
 
 typedef struct mi_prof_rule_s {
@@ -366,6 +368,7 @@ typedef struct mi_prof_rules_s {
   mi_prof_rule_t cfa;   // the caller's stack pointer (CFA)
   mi_prof_rule_t fp;
   mi_prof_rule_t ra;
+  bool           is_signal;   // the return address is where a signal interrupted the caller
 } mi_prof_rules_t;
 
 typedef struct mi_prof_cfi_s {
@@ -412,17 +415,18 @@ static size_t mi_prof_cfi_pointer_size(size_t encoding) {
   }
 }
 
-// The expressions of compilers that align a frame: the frame pointer plus an offset, and for the CFA what is saved there.
+// The expressions that are in use, for aligned frames and for signals: a register plus an offset, and for the CFA what is saved there.
 static mi_prof_rule_t mi_prof_cfi_expression(mi_prof_cfi_t* in, bool deref) {
   mi_prof_rule_t rule = { MI_PROF_UNKNOWN, 0 };
   const size_t size = mi_prof_cfi_uleb(in);
   if (size > (size_t)(in->end - in->p)) { in->p = in->end; return rule; }
   mi_prof_cfi_t ex = { in->p, in->p + size };
   in->p = ex.end;
-  if (mi_prof_cfi_bytes(&ex, 1) != 0x70 + MI_PROF_REG_FP) return rule;    // DW_OP_breg
+  const size_t reg = mi_prof_cfi_bytes(&ex, 1) - 0x70;              // DW_OP_breg
   rule.offset = mi_prof_cfi_sleb(&ex);
-  if (deref && mi_prof_cfi_bytes(&ex, 1) != 0x06) return rule;            // DW_OP_deref
-  if (ex.p == ex.end) { rule.place = MI_PROF_AT_FP; }
+  if (deref && mi_prof_cfi_bytes(&ex, 1) != 0x06) return rule;      // DW_OP_deref
+  if (ex.p == ex.end && reg == MI_PROF_REG_FP) { rule.place = MI_PROF_AT_FP; }
+  if (ex.p == ex.end && reg == MI_PROF_REG_SP) { rule.place = MI_PROF_AT_SP; }
   return rule;
 }
 
@@ -507,6 +511,7 @@ static bool mi_prof_cfi_run(mi_prof_cfi_t* in, size_t code_align, intptr_t data_
 // The unwind information of a function: { length, distance to its CIE, start of the function, its size, [augmentation], instructions }
 typedef struct mi_prof_fde_s {
   size_t        size;         // of the function
+  bool          is_signal;
   size_t        code_align;
   intptr_t      data_align;
   mi_prof_cfi_t initial;      // instructions of the CIE, which several functions share
@@ -533,6 +538,7 @@ static bool mi_prof_fde_read(const uint8_t* p, mi_prof_fde_t* fde) {
   fde->data_align = mi_prof_cfi_sleb(&cie);
   const size_t ra_reg = (version == 1 ? mi_prof_cfi_bytes(&cie, 1) : mi_prof_cfi_uleb(&cie));
   if ((version != 1 && version != 3) || ra_reg != MI_PROF_REG_RA) return false;
+  fde->is_signal = false;
   size_t encoding = 0;
   const bool has_size = (aug[0] == 'z');
   if (has_size) {
@@ -543,7 +549,8 @@ static bool mi_prof_fde_read(const uint8_t* p, mi_prof_fde_t* fde) {
       if (*aug == 'R') { encoding = mi_prof_cfi_bytes(&data, 1); }
       else if (*aug == 'L') { data.p++; }
       else if (*aug == 'P') { data.p += mi_prof_cfi_pointer_size(mi_prof_cfi_bytes(&data, 1)); }
-      else if (*aug != 'B') return false;     // a signal frame ('S'), or unknown
+      else if (*aug == 'S') { fde->is_signal = true; }
+      else if (*aug != 'B') return false;
     }
   }
   else if (aug[0] != 0) return false;
@@ -576,6 +583,7 @@ static mi_decl_noinline bool mi_prof_rules_find(const mi_prof_eh_t* eh, uintptr_
   mi_prof_rules_t initial;
   _mi_memzero(&initial, sizeof(initial));
   if (!mi_prof_cfi_run(&fde.initial, fde.code_align, fde.data_align, 0, UINTPTR_MAX, &initial, &initial)) return false;
+  initial.is_signal = fde.is_signal;
   *rules = initial;
   return mi_prof_cfi_run(&fde.cfi, fde.code_align, fde.data_align, start, pc, &initial, rules);
 }
@@ -608,11 +616,13 @@ static inline mi_prof_rules_t mi_prof_rules_unpack(uintptr_t packed) {
   rules.cfa.offset = mi_prof_offset_unpack(packed, 4);
   rules.fp.offset  = mi_prof_offset_unpack(packed, 4 + MI_PROF_OFFSET_BITS);
   rules.ra.offset  = mi_prof_offset_unpack(packed, 4 + 2*MI_PROF_OFFSET_BITS);
+  rules.is_signal  = false;
   return rules;
 }
 
 // Returns 0 if they do not fit. (They would say that there is nothing on the stack.)
 static uintptr_t mi_prof_rules_pack(const mi_prof_rules_t* rules) {
+  if (rules->is_signal) return 0;
   const uintptr_t packed = (uintptr_t)rules->cfa.place | ((uintptr_t)rules->fp.place << 2) | (mi_prof_offset_pack(rules->cfa.offset) << 4) |
                            (mi_prof_offset_pack(rules->fp.offset) << (4 + MI_PROF_OFFSET_BITS)) | (mi_prof_offset_pack(rules->ra.offset) << (4 + 2*MI_PROF_OFFSET_BITS));
   const mi_prof_rules_t r = mi_prof_rules_unpack(packed);
@@ -623,8 +633,26 @@ static uintptr_t mi_prof_rules_pack(const mi_prof_rules_t* rules) {
 static bool mi_prof_rules_compute(const mi_prof_eh_t* eh, uintptr_t pc, mi_prof_rules_t* rules) {
   if (!mi_prof_rules_find(eh, pc, rules)) return false;
   if (rules->ra.place == MI_PROF_NOWHERE) { rules->cfa.place = MI_PROF_NOWHERE; return true; }
-  if (rules->fp.place == MI_PROF_UNKNOWN) { rules->fp.place = MI_PROF_NOWHERE; }
+  if (rules->is_signal) return (rules->ra.place == MI_PROF_AT_SP && rules->fp.place == MI_PROF_AT_SP && rules->cfa.place == MI_PROF_AT_SP);
+  if (rules->fp.place > MI_PROF_NOWHERE) { rules->fp.place = MI_PROF_NOWHERE; }
   return (rules->ra.place == MI_PROF_AT_CFA && rules->cfa.place < MI_PROF_NOWHERE);
+}
+
+// From a signal handler on to what it interrupted, which may be on another stack.
+static mi_decl_noinline mi_prof_step_t mi_prof_step_signal(mi_prof_cursor_t* cursor, const mi_prof_rules_t* rules) {
+  uintptr_t values[3];
+  const intptr_t offsets[3] = { rules->cfa.offset, rules->fp.offset, rules->ra.offset };
+  for (size_t i = 0; i < 3; i++) {
+    const uintptr_t p = cursor->sp + (uintptr_t)offsets[i];
+    if (!mi_prof_cursor_check(cursor, p, sizeof(uintptr_t))) return MI_PROF_STEP_UNKNOWN;
+    values[i] = mi_prof_load(p);
+  }
+  if (cursor->signals++ >= 4) return MI_PROF_STEP_UNKNOWN;    // do not go around in circles
+  cursor->sp = values[0];
+  cursor->fp = values[1];
+  cursor->pc = values[2] + 1;     // not after a call
+  mi_prof_cursor_set_bounds(cursor, false);
+  return MI_PROF_STEP_OK;
 }
 
 static mi_prof_step_t mi_prof_step_cfi(mi_prof_cursor_t* cursor) {
@@ -649,6 +677,7 @@ static mi_prof_step_t mi_prof_step_cfi(mi_prof_cursor_t* cursor) {
     }
   }
   if (rules.cfa.place == MI_PROF_NOWHERE) return MI_PROF_STEP_END;
+  if mi_unlikely(rules.is_signal) return mi_prof_step_signal(cursor, &rules);
 
   uintptr_t cfa = (rules.cfa.place == MI_PROF_SAME ? cursor->sp : cursor->fp) + (uintptr_t)rules.cfa.offset;
   if mi_unlikely(rules.cfa.place == MI_PROF_AT_FP) {
@@ -700,6 +729,7 @@ static mi_decl_noinline bool mi_prof_walk_frames(mi_prof_unwind_t how, mi_prof_w
   cursor.fp = (uintptr_t)__builtin_frame_address(0);
   cursor.sp = cursor.fp - 2*sizeof(uintptr_t);
   #endif
+  cursor.signals = 0;
   #if MI_PROF_USE_CFI
   cursor.eh.text.start = cursor.eh.text.end = 0;
   #endif
@@ -716,7 +746,11 @@ static mi_decl_noinline bool mi_prof_walk_frames(mi_prof_unwind_t how, mi_prof_w
     if (step == MI_PROF_STEP_END) break;
     if (step == MI_PROF_STEP_UNKNOWN) {
       const bool may_guess = (is_own ? !MI_PROF_USE_UNWIND : fp_too && is_known);
-      if (!may_guess || !mi_prof_step_fp(&cursor)) { complete = fp_only && !is_own; break; }
+      if (!may_guess || !mi_prof_step_fp(&cursor)) {
+        // libgcc looks at the code there, which is gone if the library was unloaded
+        complete = (fp_only && !is_own) || !mi_prof_is_readable(cursor.pc, 16);
+        break;
+      }
     }
     if (cursor.pc < 4096 || !mi_prof_walk_push(walk, cursor.pc)) break;
   }
