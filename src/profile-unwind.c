@@ -194,7 +194,7 @@ static bool mi_prof_step_fp(mi_prof_cursor_t* cursor) {
   the place of another one.
 ----------------------------------------------------------- */
 
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2,35)   // knows, without a lock
+#if defined(__GLIBC__) && ((__GLIBC__ << 16) + __GLIBC_MINOR__ >= (2 << 16) + 35)   // knows, without a lock
 
 // By its symbol, as the header shows it only with `_GNU_SOURCE`.
 typedef struct mi_prof_dl_object_s {
