@@ -86,7 +86,25 @@ impl Suite {
         row.build_seconds = start.elapsed().as_secs_f64();
         context.say(&format!("built in {:.0} s", row.build_seconds));
 
-        self.run_tests(context, &self.programs(&build), row)
+        let folder = self.programs(&build);
+        self.run_tests(context, &folder, row)?;
+        for name in self.leaf_tests(&folder)? {
+            row.tests.push(self.test(context, &folder, &name, &[])?);
+        }
+        Ok(())
+    }
+
+    /// `test/stack/leaf.c` in the ways that CMake built it.
+    fn leaf_tests(&self, folder: &Path) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let name = name.strip_suffix(self.machine.suffix()).and_then(|name| name.strip_prefix("mimalloc-test-"));
+            names.extend(name.filter(|name| name.starts_with("profile-stack-leaf-")).map(str::to_string));
+        }
+        names.sort();
+        ensure!(names.is_empty() != self.has_profiler(), "{}: {} tests of leafs", folder.display(), names.len());
+        Ok(names)
     }
 
     /// Runs the tests that are in a folder.
