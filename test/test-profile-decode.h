@@ -39,7 +39,7 @@ typedef struct sink_s {
   size_t   fail_at;             // the call that fails, from 1; 0 if none
 } sink_t;
 
-static bool sink_write(const void* data, size_t size, void* arg) {
+test_fun bool sink_write(const void* data, size_t size, void* arg) {
   sink_t* const s = (sink_t*)arg;
   s->calls++;
   if (s->calls == s->fail_at) return false;

@@ -376,6 +376,23 @@ static void test_backtraces(void) {
   mi_prof_set_unwinder(NULL, NULL);
 }
 
+static test_noinline void* recurse(unsigned depth) {
+  return test_use(depth == 0 ? mi_malloc(MEDIUM) : recurse(depth - 1));
+}
+
+static void test_known_stack(void) {
+  test_begin("a stack that is known takes no memory, a new one does");
+  check(mi_prof_start(1));
+  for (int i = 0; i < 100000; i++) {
+    mi_free(recurse(10));
+    if (i == 0) { os_fail(0, 0); }    // just count, from here on
+  }
+  check_eq(os_calls, 0);
+  for (unsigned i = 11; i < 1000; i++) { mi_free(recurse(i % 120)); mi_free(recurse(i)); }
+  check(os_calls > 0);
+  mi_prof_stop();
+}
+
 static void test_allocating_unwinder(void) {
   test_begin("an unwinder that allocates: the samples inside are dropped and counted");
   check(mi_prof_start(1));
@@ -436,6 +453,7 @@ int main(int argc, char** argv) {
   test_failing_calls();
   test_failing_dump();
   test_backtraces();
+  test_known_stack();
   test_allocating_unwinder();
   test_invariant();
   mi_register_output(NULL, NULL);

@@ -95,8 +95,10 @@ static test_fun_t* volatile p3 = &outer3;
 static test_noinline void outer4(void) { p3(); test_sink = test_sink + 4; }
 static test_fun_t* volatile p4 = &outer4;
 
+static mi_prof_unwind_t test_how;
+
 static test_noinline void leaf_direct(void) {
-  test_frame_count = _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, test_frames, TEST_DEPTH);
+  test_frame_count = _mi_prof_prim_backtrace(test_how, test_frames, TEST_DEPTH);
   test_sink = test_sink + 5;
 }
 
@@ -257,12 +259,6 @@ static void* test_thread(void* arg) {
   return arg;
 }
 
-static void test_on_signal(int sig) {
-  MI_UNUSED(sig);
-  test_frame_count = _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, test_frames, TEST_DEPTH);
-  test_sink = test_sink + 7;
-}
-
 static void test_stacks(void) {
   pthread_t thread;
   pthread_attr_t attr;
@@ -271,62 +267,157 @@ static void test_stacks(void) {
   check(pthread_create(&thread, &attr, &test_thread, NULL) == 0);
   pthread_join(thread, NULL);
   pthread_attr_destroy(&attr);
-
-  // on a stack of our own, with an unreadable page behind it
-  const size_t size = 256*1024;
-  uint8_t* const stack = (uint8_t*)mmap(NULL, size + 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  check(stack != (uint8_t*)MAP_FAILED && mprotect(stack + size, 65536, PROT_NONE) == 0);
-  stack_t ss;
-  stack_t old;
-  memset(&ss, 0, sizeof(ss));
-  ss.ss_sp = stack;
-  ss.ss_size = size;
-  check(sigaltstack(&ss, &old) == 0);
-  struct sigaction sa;
-  memset(&sa, 0, sizeof(sa));
-  sa.sa_handler = &test_on_signal;
-  sa.sa_flags = SA_ONSTACK;
-  sigaction(SIGUSR1, &sa, NULL);
-  test_frame_count = 0;
-  raise(SIGUSR1);
-  check(test_frame_count >= 1);
-  sa.sa_handler = SIG_DFL;
-  sigaction(SIGUSR1, &sa, NULL);
-  sigaltstack(&old, NULL);
-  munmap(stack, size + 65536);
 }
-
-#if defined(__x86_64__) && defined(__linux__)
-// Take a backtrace with any value in the frame pointer.
-mi_decl_externc size_t test_call_with_fp(mi_prof_unwind_t how, uintptr_t* frames, size_t max, uintptr_t fp, size_t (*fun)(mi_prof_unwind_t, uintptr_t*, size_t));
-__asm__(".text\n.globl test_call_with_fp\n.hidden test_call_with_fp\n.type test_call_with_fp,@function\ntest_call_with_fp:\n  push %rbp\n  mov %rcx,%rbp\n  call *%r8\n  pop %rbp\n  ret\n.size test_call_with_fp,.-test_call_with_fp\n");
-
-static void test_wild_fp(void) {
-  uintptr_t frames[TEST_DEPTH];
-  const size_t page = 4096;
-  uint8_t* const hole = (uint8_t*)mmap(NULL, 4*page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  uintptr_t fake[64];     // frames that point up the stack, to its end and beyond
-  for (size_t i = 0; i < 64; i++) { fake[i] = (uintptr_t)&fake[i] + 900*1024; }
-  const uintptr_t sp = (uintptr_t)&fake[0];
-  const uintptr_t wild[] = { 0, 1, 8, 0xFFF, UINTPTR_MAX, UINTPTR_MAX - 7, UINTPTR_MAX - 15, ((uintptr_t)1 << 63), ((uintptr_t)1 << 47) - 8, (uintptr_t)hole,
-                             (uintptr_t)hole + page - 8, sp, sp + 1, sp + 4, sp - 64, sp & ~(uintptr_t)15, sp + page, sp + 100*1024, sp + 900*1024, sp + 5*1024*1024,
-                             (sp | (page-1)) - 7, (uintptr_t)&test_wild_fp, (uintptr_t)frames, (uintptr_t)&test_sink };
-  for (size_t i = 0; i < sizeof(wild)/sizeof(wild[0]); i++) {
-    const size_t n = test_call_with_fp(MI_PROF_UNWIND_FP, frames, TEST_DEPTH, wild[i], &_mi_prof_prim_backtrace);
-    check(n <= TEST_DEPTH);
-  }
-  for (uintptr_t d = 0; d < 3*1024*1024; d += 4088) {   // all the way over the end of the stack
-    check(test_call_with_fp(MI_PROF_UNWIND_FP, frames, TEST_DEPTH, (sp + d) & ~(uintptr_t)7, &_mi_prof_prim_backtrace) <= TEST_DEPTH);
-  }
-  munmap(hole, 4*page);
-}
-#else
-static void test_wild_fp(void) { }
-#endif
 
 #else
 static void test_stacks(void) { }
-static void test_wild_fp(void) { }
+#endif
+
+
+static void test_ways(void) {
+  mi_prof_unwind_t how;
+  check(_mi_prof_unwind_parse("auto", &how) && how == MI_PROF_UNWIND_AUTO);
+  check(_mi_prof_unwind_parse("unwind", &how) && how == MI_PROF_UNWIND_TABLES);
+  check(_mi_prof_unwind_parse("fp", &how) && how == MI_PROF_UNWIND_FP);
+  check(_mi_prof_unwind_parse("none", &how) && how == MI_PROF_UNWIND_NONE);
+  check(!_mi_prof_unwind_parse("", &how) && !_mi_prof_unwind_parse("FP", &how) && !_mi_prof_unwind_parse("fpx", &how));
+  test_how = MI_PROF_UNWIND_TABLES;
+  test_chain("tables", &leaf_direct);
+  test_how = MI_PROF_UNWIND_FP;
+  test_chain("frame pointers", &leaf_direct);     // the first frames are found by tables, as they may be the allocator's
+  test_how = MI_PROF_UNWIND_NONE;
+  uintptr_t frame;
+  check(_mi_prof_prim_backtrace(MI_PROF_UNWIND_NONE, &frame, 1) == 0);
+  test_how = MI_PROF_UNWIND_AUTO;
+}
+
+static void test_leave_out_own(void) {
+  test_chain("leave out", &leaf_direct);
+  const uintptr_t own = (uintptr_t)&_mi_prof_prim_backtrace + 1;
+  uintptr_t frames[6] = { test_frames[0], own, own, test_frames[1], test_frames[2], test_frames[3] };
+  check(_mi_prof_prim_leave_out_own(frames, 6) == 3);      // and what captured it
+  check(frames[0] == test_frames[1] && frames[1] == test_frames[2] && frames[2] == test_frames[3]);
+  check(_mi_prof_prim_leave_out_own(frames, 3) == 3 && frames[0] == test_frames[1]);
+  check(_mi_prof_prim_leave_out_own(frames, 0) == 0);
+}
+
+/* -----------------------------------------------------------
+  Our own walk gives what libgcc's does, in each kind of frame
+----------------------------------------------------------- */
+
+#if defined(__GLIBC__) && (defined(__x86_64__) || defined(__i386__) || defined(__aarch64__))
+
+#include <unwind.h>
+
+mi_decl_hidden extern _Atomic(size_t) _mi_prof_unwind_incomplete;
+
+enum { LIBGCC_DEPTH = 250 };
+
+typedef struct libgcc_walk_s {
+  uintptr_t frames[LIBGCC_DEPTH];
+  size_t    count;
+} libgcc_walk_t;
+
+static size_t libgcc_stacks;
+static size_t libgcc_deepest;
+
+static _Unwind_Reason_Code on_libgcc_frame(struct _Unwind_Context* context, void* arg) {
+  libgcc_walk_t* const walk = (libgcc_walk_t*)arg;
+  int is_exact = 0;
+  const uintptr_t pc = (uintptr_t)_Unwind_GetIPInfo(context, &is_exact);
+  if (pc == 0 || walk->count == LIBGCC_DEPTH) return _URC_END_OF_STACK;
+  walk->frames[walk->count++] = pc + (is_exact ? 1 : 0);
+  return _URC_NO_REASON;
+}
+
+static test_noinline void libgcc_compare(void) {
+  libgcc_walk_t walk;
+  walk.count = 0;
+  uintptr_t frames[LIBGCC_DEPTH];
+  for (int i = 0; i < 2; i++) {     // computed, and remembered
+    walk.count = 0;
+    _Unwind_Backtrace(&on_libgcc_frame, &walk);
+    const size_t count = _mi_prof_prim_backtrace(MI_PROF_UNWIND_AUTO, frames, LIBGCC_DEPTH);
+    size_t same = 1;      // the first one is here
+    while (same < count && same < walk.count && frames[same] == walk.frames[same]) { same++; }
+    if (!check(count == walk.count && same == count)) {
+      fprintf(stderr, "  %zu frames, libgcc has %zu, and %zu are the same\n", count, walk.count, same);
+    }
+    if (count > libgcc_deepest) { libgcc_deepest = count; }
+    libgcc_stacks++;
+  }
+}
+
+static test_noinline int libgcc_by_qsort(const void* x, const void* y) {
+  libgcc_compare();
+  return *(const int*)x - *(const int*)y;
+}
+
+static test_noinline void libgcc_recurse(unsigned n) {
+  if (n == 0) { libgcc_compare(); } else { libgcc_recurse(n - 1); }
+  test_sink = test_sink + 1;
+}
+
+// A frame of a size that is only known when it runs.
+static test_noinline void libgcc_alloca(size_t n) {
+  volatile char* const p = (volatile char*)__builtin_alloca(n);
+  p[0] = 1;
+  libgcc_recurse(2);
+  p[n-1] = 2;
+}
+
+// A frame that is aligned, so that the stack pointer of its caller is not at an offset from anything.
+static test_noinline void libgcc_aligned(size_t n) {
+  volatile char p[64] __attribute__((aligned(64)));
+  p[n % 64] = 1;
+  libgcc_alloca(n);
+  test_sink = test_sink + p[n % 64];
+}
+
+static test_noinline void libgcc_large(void) {
+  volatile char p[300*1024];
+  p[0] = 1;
+  libgcc_aligned(100);
+  p[sizeof(p)-1] = p[0];
+}
+
+static void libgcc_on_signal(int sig) {
+  MI_UNUSED(sig);
+  libgcc_large();
+}
+
+static void libgcc_all(void) {
+  int values[30];
+  for (int i = 0; i < 30; i++) { values[i] = (i*37) % 31; }
+  qsort(values, 30, sizeof(int), &libgcc_by_qsort);
+  for (unsigned n = 0; n < 150; n++) { libgcc_recurse(n); }
+  for (size_t n = 1; n < 5000; n += 101) { libgcc_aligned(n); }
+  libgcc_large();
+}
+
+static void* libgcc_thread(void* arg) {
+  libgcc_all();
+  return arg;
+}
+
+static void test_libgcc(void) {
+  libgcc_compare();
+  const size_t incomplete = mi_atomic_load_relaxed(&_mi_prof_unwind_incomplete);
+  libgcc_all();
+  pthread_t thread;
+  check(pthread_create(&thread, NULL, &libgcc_thread, NULL) == 0);
+  pthread_join(thread, NULL);
+  const size_t asked = mi_atomic_load_relaxed(&_mi_prof_unwind_incomplete) - incomplete;
+  signal(SIGUSR1, &libgcc_on_signal);
+  raise(SIGUSR1);
+  signal(SIGUSR1, SIG_DFL);
+  check(libgcc_deepest > 150);
+  fprintf(stderr, "note: %zu stacks are as libgcc's, which our own walk asked for %zu\n", libgcc_stacks, asked);
+  check(asked == 0);    // or this compares libgcc with itself
+}
+
+#else
+static void test_libgcc(void) { }
 #endif
 
 
@@ -714,7 +805,9 @@ int main(void) {
   test_backtrace();
   test_filter();
   test_stacks();
-  test_wild_fp();
+  test_ways();
+  test_leave_out_own();
+  test_libgcc();
   test_module_list();
   test_process();
   test_files();
