@@ -173,7 +173,7 @@ typedef enum mi_prof_step_e { MI_PROF_STEP_OK, MI_PROF_STEP_END, MI_PROF_STEP_UN
   A step by the frame pointer: it points to that of the caller, which the return address follows.
 ----------------------------------------------------------- */
 
-static bool mi_prof_step_fp(mi_prof_cursor_t* cursor) {
+static inline bool mi_prof_step_fp(mi_prof_cursor_t* cursor) {
   #if defined(__riscv)
   const uintptr_t p = cursor->fp - 2*sizeof(uintptr_t);    // these are below it
   #else
@@ -736,24 +736,31 @@ static mi_decl_noinline bool mi_prof_walk_frames(mi_prof_unwind_t how, mi_prof_w
   const bool fp_only  = (how == MI_PROF_UNWIND_FP);
   const bool fp_too   = (fp_only || (how == MI_PROF_UNWIND_AUTO && !MI_PROF_USE_UNWIND));   // otherwise `_Unwind_Backtrace` comes next
   const bool is_known = mi_prof_cursor_set_bounds(&cursor, fp_too);
-  bool complete = true;
-  while (true) {
-    const bool is_own = (walk->gap < MI_PROF_OWN_GAP);    // or may be
+  bool is_own = true;   // or may be: these frames are not searched by frame pointers alone
+  bool more = true;
+  while (more) {
+    is_own = (walk->gap < MI_PROF_OWN_GAP);
+    if (fp_only && !is_own) break;
     mi_prof_step_t step = MI_PROF_STEP_UNKNOWN;
     #if MI_PROF_USE_CFI
-    if (!fp_only || is_own) { step = mi_prof_step_cfi(&cursor); }
+    step = mi_prof_step_cfi(&cursor);
     #endif
     if (step == MI_PROF_STEP_END) break;
     if (step == MI_PROF_STEP_UNKNOWN) {
       const bool may_guess = (is_own ? !MI_PROF_USE_UNWIND : fp_too && is_known);
       if (!may_guess || !mi_prof_step_fp(&cursor)) {
         // libgcc looks at the code there, which is gone if the library was unloaded
-        complete = (fp_only && !is_own) || !mi_prof_is_readable(cursor.pc, 16);
+        if (mi_prof_is_readable(cursor.pc, 16)) return false;
         break;
       }
     }
-    if (cursor.pc < 4096 || !mi_prof_walk_push(walk, cursor.pc)) break;
+    more = (cursor.pc >= 4096 && mi_prof_walk_push(walk, cursor.pc));
   }
-  if (fp_only && !is_known && walk->count > 1) { walk->count = 1; }    // what the frame pointer leads to is anybody's guess
-  return complete;
+  if (fp_only) {
+    if (!is_known) { walk->count = (walk->count > 0 ? 1 : 0); }    // what the frame pointer leads to is anybody's guess
+    else if (more && !is_own) {
+      while (walk->count < walk->max && mi_prof_step_fp(&cursor) && cursor.pc >= 4096) { walk->frames[walk->count++] = cursor.pc; }
+    }
+  }
+  return true;
 }
