@@ -10,8 +10,16 @@
   any lock, encode and write it.
 ----------------------------------------------------------- */
 
-// Always shown: who asked for a profile and gets none must hear of it. A long path is cut, as messages have a limit.
-static bool mi_prof_dump_failed(const char* path, const char* reason, int code) {
+// Always shown: who asked for a profile and gets none must hear of it. But of those that come by themselves, which may be many,
+// only one in a second. A long path is cut, as messages have a limit.
+static bool mi_prof_dump_failed(const char* path, const char* reason, int code, bool is_automatic) {
+  static int64_t next_warning;    // for automatic ones, of which there is one at a time
+  mi_atomic_increment_relaxed(&mi_prof_counts.failed_dumps);
+  if (is_automatic) {
+    const int64_t now = (int64_t)_mi_clock_now();
+    if (now < next_warning) return false;
+    next_warning = now + 1000;
+  }
   char shown[256];
   _mi_strlcpy(shown, path, sizeof(shown));
   if (code != 0) { _mi_message("warning: unable to write the heap profile '%s': %s (error %d)\n", shown, reason, code); }
@@ -48,33 +56,35 @@ static bool mi_prof_write(const mi_prof_snapshot_t* snapshot, mi_prof_format_t f
   return ok;
 }
 
-static bool mi_prof_write_file(const mi_prof_snapshot_t* snapshot, mi_prof_format_t format, const char* path) {
+static bool mi_prof_write_file(const mi_prof_snapshot_t* snapshot, mi_prof_format_t format, const char* path, bool is_automatic) {
   mi_prof_file_t file;
   bool ok = _mi_prof_prim_file_open(&file, path);
   if (ok) {
     const bool written = mi_prof_write(snapshot, format, &_mi_prof_prim_file_write, &file);
     ok = _mi_prof_prim_file_close(&file, written) && written;
   }
-  return (ok ? true : mi_prof_dump_failed(path, (file.error != NULL ? file.error : mi_prof_reason_memory), file.error_code));
+  if (!ok) return mi_prof_dump_failed(path, (file.error != NULL ? file.error : mi_prof_reason_memory), file.error_code, is_automatic);
+  mi_atomic_increment_relaxed(&mi_prof_counts.dumps);
+  return true;
 }
 
-static bool mi_prof_dump_to(const char* path, mi_prof_format_t format, mi_prof_kind_t kind) {
+static bool mi_prof_dump_to(const char* path, mi_prof_format_t format, bool is_automatic) {
   const int err = errno;
-  if (path == NULL || path[0] == 0) return mi_prof_dump_failed("", "no path is given", 0);
+  if (path == NULL || path[0] == 0) return mi_prof_dump_failed("", "no path is given", 0, is_automatic);
   mi_prof_snapshot_t snapshot;
-  const char* const reason = mi_prof_snapshot_make(&snapshot, kind);
-  const bool ok = (reason == NULL ? mi_prof_write_file(&snapshot, format, path) : mi_prof_dump_failed(path, reason, 0));
+  const char* const reason = mi_prof_snapshot_make(&snapshot, MI_PROF_KIND_LIVE);
+  const bool ok = (reason == NULL ? mi_prof_write_file(&snapshot, format, path, is_automatic) : mi_prof_dump_failed(path, reason, 0, is_automatic));
   mi_prof_snapshot_release(&snapshot);
   if (ok) { errno = err; }
   return ok;
 }
 
 bool mi_prof_dump(const char* path) mi_attr_noexcept {
-  return mi_prof_dump_to(path, MI_PROF_FORMAT_PPROF, MI_PROF_KIND_LIVE);
+  return mi_prof_dump_to(path, MI_PROF_FORMAT_PPROF, false);
 }
 
 bool mi_prof_dump_text(const char* path) mi_attr_noexcept {
-  return mi_prof_dump_to(path, MI_PROF_FORMAT_TEXT, MI_PROF_KIND_LIVE);
+  return mi_prof_dump_to(path, MI_PROF_FORMAT_TEXT, false);
 }
 
 bool mi_prof_dump_writer(mi_prof_format_t format, mi_prof_kind_t kind, mi_prof_write_fun* write, void* arg) mi_attr_noexcept {
@@ -124,50 +134,4 @@ bool mi_prof_modules_visit(mi_prof_module_fun* visit, void* arg) mi_attr_noexcep
   for (size_t i = 0; ok && i < snapshot.module_count; i++) { ok = visit(&snapshot.modules[i], arg); }
   mi_prof_snapshot_release(&snapshot);
   return ok;
-}
-
-
-/* -----------------------------------------------------------
-  The dump at process exit
------------------------------------------------------------ */
-
-#define MI_PROF_MAX_PATH  (4096)
-
-static char mi_prof_exit_path[MI_PROF_MAX_PATH];    // `MIMALLOC_PROF_DUMP_AT_EXIT`, or empty
-
-static void mi_prof_exit_init(void) {
-  if (!mi_prof_getenv("mimalloc_prof_dump_at_exit", mi_prof_exit_path, sizeof(mi_prof_exit_path))) { mi_prof_exit_path[0] = 0; }
-}
-
-// Replace each `%p` by the process id. Returns false if the result does not fit.
-static bool mi_prof_expand_path(const char* path, char* result, size_t size) {
-  size_t n = 0;
-  for (; *path != 0; path++) {
-    if (path[0] == '%' && path[1] == 'p') {
-      n += (size_t)_mi_snprintf(result + n, size - n, "%zu", _mi_prof_prim_process_id());
-      path++;
-    }
-    else {
-      result[n++] = *path;
-    }
-    if (n + 24 >= size) return false;     // room for a process id and the end
-  }
-  result[n] = 0;
-  return true;
-}
-
-static bool mi_prof_path_is_text(const char* path) {
-  const size_t len = _mi_strlen(path);
-  return ((len >= 5 && _mi_streq(path + len - 5, ".heap")) || (len >= 4 && _mi_streq(path + len - 4, ".txt")));
-}
-
-static void mi_prof_exit_dump(void) {
-  if (mi_prof_exit_path[0] == 0) return;
-  static char path[MI_PROF_MAX_PATH];
-  if (!mi_prof_expand_path(mi_prof_exit_path, path, sizeof(path))) {
-    mi_prof_dump_failed(mi_prof_exit_path, "the path is too long", 0);
-  }
-  else {
-    mi_prof_dump_to(path, (mi_prof_path_is_text(path) ? MI_PROF_FORMAT_TEXT : MI_PROF_FORMAT_PPROF), MI_PROF_KIND_LIVE);
-  }
 }

@@ -65,6 +65,18 @@ static bool mi_prof_file_temp_path(mi_prof_file_t* file) {
 #define O_NOFOLLOW  0
 #endif
 
+static bool mi_prof_file_id(const char* path, mi_prof_file_id_t* id) {
+  struct stat st;
+  if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode)) return false;
+  id->volume = (uint64_t)st.st_dev;
+  id->number = (uint64_t)st.st_ino;
+  return true;
+}
+
+static void mi_prof_file_remove(const char* path) {
+  (void)unlink(path);
+}
+
 // The target may be missing, or be a regular file.
 static bool mi_prof_file_check_target(mi_prof_file_t* file) {
   struct stat st;
@@ -137,20 +149,42 @@ static bool mi_prof_win_path(const char* path, WCHAR* wpath, int size) {
   return (MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wpath, size) > 0);
 }
 
-// The target may be missing, or be a file on a disk (and not a name such as `NUL`).
+// What is at `path`. `is_file`: a file on a disk (and not a name such as `NUL`).
+static bool mi_prof_win_open(const WCHAR* path, bool* is_file, BY_HANDLE_FILE_INFORMATION* info) {
+  const HANDLE h = CreateFileW(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
+                               FILE_FLAG_OPEN_REPARSE_POINT | FILE_FLAG_BACKUP_SEMANTICS, NULL);
+  if (h == INVALID_HANDLE_VALUE) return false;
+  *is_file = (GetFileType(h) == FILE_TYPE_DISK && GetFileInformationByHandle(h, info) &&
+              (info->dwFileAttributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_REPARSE_POINT | FILE_ATTRIBUTE_DEVICE)) == 0);
+  CloseHandle(h);
+  return true;
+}
+
+static bool mi_prof_file_id(const char* path, mi_prof_file_id_t* id) {
+  WCHAR wpath[1024];
+  BY_HANDLE_FILE_INFORMATION info;
+  bool is_file;
+  if (!mi_prof_win_path(path, wpath, 1024) || !mi_prof_win_open(wpath, &is_file, &info) || !is_file) return false;
+  id->volume = info.dwVolumeSerialNumber;
+  id->number = ((uint64_t)info.nFileIndexHigh << 32) | info.nFileIndexLow;
+  return true;
+}
+
+static void mi_prof_file_remove(const char* path) {
+  WCHAR wpath[1024];
+  if (mi_prof_win_path(path, wpath, 1024)) { (void)DeleteFileW(wpath); }
+}
+
+// The target may be missing.
 static bool mi_prof_file_check_target(mi_prof_file_t* file) {
   WCHAR path[1024];
   if (!mi_prof_win_path(file->path, path, 1024)) return mi_prof_file_fail(file, "the path is too long or no valid utf-8", (int)GetLastError());
-  const HANDLE h = CreateFileW(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, OPEN_EXISTING,
-                               FILE_FLAG_OPEN_REPARSE_POINT | FILE_FLAG_BACKUP_SEMANTICS, NULL);
-  if (h == INVALID_HANDLE_VALUE) {
+  BY_HANDLE_FILE_INFORMATION info;
+  bool is_file;
+  if (!mi_prof_win_open(path, &is_file, &info)) {
     const DWORD err = GetLastError();
     return (err == ERROR_FILE_NOT_FOUND ? true : mi_prof_file_fail(file, "the target is not accessible", (int)err));
   }
-  BY_HANDLE_FILE_INFORMATION info;
-  const bool is_file = (GetFileType(h) == FILE_TYPE_DISK && GetFileInformationByHandle(h, &info) &&
-                        (info.dwFileAttributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_REPARSE_POINT | FILE_ATTRIBUTE_DEVICE)) == 0);
-  CloseHandle(h);
   return (is_file ? true : mi_prof_file_fail(file, "the target exists and is not a regular file", 0));
 }
 
@@ -195,6 +229,14 @@ static void mi_prof_file_finish(mi_prof_file_t* file, bool commit) {
 }
 
 #else
+
+static bool mi_prof_file_id(const char* path, mi_prof_file_id_t* id) {
+  MI_UNUSED(path); MI_UNUSED(id); return false;
+}
+
+static void mi_prof_file_remove(const char* path) {
+  MI_UNUSED(path);
+}
 
 static bool mi_prof_file_check_target(mi_prof_file_t* file) {
   return mi_prof_file_fail(file, "no files on this system", 0);
@@ -268,4 +310,27 @@ bool _mi_prof_prim_file_close(mi_prof_file_t* file, bool commit) {
   file->handle = -1;
   mi_prof_errno_restore(e);
   return (commit && file->error == NULL);
+}
+
+bool _mi_prof_prim_file_id(const char* path, mi_prof_file_id_t* id) {
+  const mi_prof_errno_t e = mi_prof_errno_save();
+  const bool found = mi_prof_file_id(path, id);
+  mi_prof_errno_restore(e);
+  return found;
+}
+
+void _mi_prof_prim_file_remove(const char* path) {
+  const mi_prof_errno_t e = mi_prof_errno_save();
+  mi_prof_file_remove(path);
+  mi_prof_errno_restore(e);
+}
+
+bool _mi_prof_prim_env_exceeds(const char* name, const char* value, size_t size) {
+  #if defined(_WIN32)
+  MI_UNUSED(value);
+  return (GetEnvironmentVariableA(name, NULL, 0) > size);
+  #else
+  MI_UNUSED(name);
+  return (_mi_strlen(value) + 1 >= size);   // cut, so it may just have fitted
+  #endif
 }

@@ -111,7 +111,8 @@ size_t  _mi_prof_prim_process_id(void);
 // The name of the calling thread; empty if it has none, or the system has none.
 void    _mi_prof_prim_thread_name(char* name, size_t size);
 
-// Resident memory of the process in bytes; 0 if the system does not say.
+// Resident memory of the process and its address space in bytes; 0 where the system does not say.
+void    _mi_prof_prim_memory(size_t* resident, size_t* address_space);
 size_t  _mi_prof_prim_rss(void);
 
 // Does the process run with more rights than its user (set-user-id)? Then the environment is not to be trusted.
@@ -131,6 +132,22 @@ typedef struct mi_prof_file_s {
   int         error_code;       // `errno` or `GetLastError`, 0 if it does not apply
   char        temp_path[1024];  // written here first, in the same folder
 } mi_prof_file_t;
+
+// Which file is at `path`, if it is a regular one. Two that exist at the same time have different ones.
+typedef struct mi_prof_file_id_s {
+  uint64_t    volume;
+  uint64_t    number;
+} mi_prof_file_id_t;
+
+bool    _mi_prof_prim_file_id(const char* path, mi_prof_file_id_t* id);
+void    _mi_prof_prim_file_remove(const char* path);
+
+// profile-watch.c: a signal by its name, with or without `SIG`, or its number. False if there is none, or if it cannot be
+// one that asks for a profile.
+bool    _mi_prof_prim_signal_parse(const char* name, int* signal);
+
+// Does the environment have a value for `name` that did not fit into `value`, of `size` bytes?
+bool    _mi_prof_prim_env_exceeds(const char* name, const char* value, size_t size);
 
 bool    _mi_prof_prim_file_open(mi_prof_file_t* file, const char* path);
 bool    _mi_prof_prim_file_write(const void* data, size_t size, void* file);   // a `mi_prof_write_fun`

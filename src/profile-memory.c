@@ -94,6 +94,8 @@ static void* mi_prof_arena_alloc(mi_prof_arena_t* arena, size_t size) {
   return p;
 }
 
+static void mi_prof_reserve_grow(void);
+
 // Make room for `size` bytes, unless the session is over: then nobody would give the memory back. Takes the lock, but not
 // while it asks the system, which may call back to report a failure.
 static mi_prof_result_t mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lock, size_t session, size_t size, size_t spare_eighths) {
@@ -115,7 +117,10 @@ static mi_prof_result_t mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lo
     }
   }
   if (!active) return MI_PROF_ENDED;
-  if (chunk_size == 0) return MI_PROF_OK;
+  if (chunk_size == 0) {
+    mi_prof_reserve_grow();
+    return MI_PROF_OK;
+  }
   mi_prof_chunk_t* chunk = NULL;
   mi_prof_result_t result = mi_prof_chunk_alloc(&chunk, chunk_size, spare_eighths);
   if (result != MI_PROF_OK && chunk_size > MI_PROF_CHUNK_SIZE) { result = mi_prof_chunk_alloc(&chunk, MI_PROF_CHUNK_SIZE, spare_eighths); }
@@ -124,7 +129,10 @@ static mi_prof_result_t mi_prof_arena_grow(mi_prof_arena_t* arena, mi_lock_t* lo
     active = mi_prof_session_is(session);
     if (active) { mi_prof_arena_add(arena, chunk); }
   }
-  if (active) return MI_PROF_OK;
+  if (active) {
+    mi_prof_reserve_grow();
+    return MI_PROF_OK;
+  }
   mi_prof_chunk_free(chunk);
   return MI_PROF_ENDED;
 }
@@ -158,19 +166,108 @@ static void mi_prof_arena_purge(mi_prof_arena_t* arena) {
 
 /* -----------------------------------------------------------
   Memory that is not part of a session and not limited, for
-  snapshots and while a profile is written
+  snapshots and while a profile is written. A dump after an
+  allocation failed may take it from a reserve, where the system
+  gives none. The reserve grows with the samples, so that all of
+  them fit; its pages are not touched before they are needed.
 ----------------------------------------------------------- */
+
+static struct mi_prof_reserve_s {
+  _Atomic(size_t)     fixed;      // bytes for a dump without samples; 0 if no reserve is wanted
+  _Atomic(uintptr_t)  user;       // the thread that may take from it, or 0
+  // with the session lock; but the user takes without
+  mi_prof_block_t     block;
+  size_t              used;
+} mi_prof_reserve;
+
+// What a dump needs. For each record that is the record, twice, and a sample of its own; for each stack its frames and a
+// table of them. All that is less than five times the memory of records and stacks.
+static size_t mi_prof_reserve_need(void) {
+  const size_t fixed = mi_atomic_load_relaxed(&mi_prof_reserve.fixed);
+  const size_t used = mi_atomic_load_relaxed(&mi_prof_memory_used);
+  return (fixed == 0 || used > (SIZE_MAX - fixed)/8 ? fixed : fixed + 5*used);
+}
+
+// Replace the reserve, if nobody uses it. Returns what is to be freed: the old one or `next`.
+static mi_prof_block_t mi_prof_reserve_replace(mi_prof_block_t next) {
+  mi_lock(&mi_prof_session_lock) {
+    if (mi_atomic_load_acquire(&mi_prof_reserve.user) == 0) {
+      const mi_prof_block_t old = mi_prof_reserve.block;
+      mi_prof_reserve.block = next;
+      mi_prof_reserve.used = 0;
+      next = old;
+    }
+  }
+  return next;
+}
+
+static void mi_prof_reserve_free(mi_prof_block_t block) {
+  if (block.start != NULL) { _mi_os_free(block.start, block.size, block.memid); }
+}
+
+// Take a larger reserve if the samples ask for it; without memory the present one stays. Called outside of all locks.
+static void mi_prof_reserve_grow(void) {
+  const size_t need = mi_prof_reserve_need();
+  if mi_likely(need == 0) return;
+  mi_prof_block_t next = { NULL, 0, _mi_memid_none() };
+  mi_lock(&mi_prof_session_lock) { next.size = mi_prof_reserve.block.size; }
+  if (next.size >= need) return;
+  next.size = _mi_align_up(need + need/4, MI_MiB);
+  next.start = _mi_prof_os_alloc(next.size, &next.memid);
+  if (next.start == NULL) return;
+  mi_prof_reserve_free(mi_prof_reserve_replace(next));
+}
+
+// The session is over.
+static void mi_prof_reserve_release(void) {
+  const mi_prof_block_t none = { NULL, 0, _mi_memid_none() };
+  mi_prof_reserve_free(mi_prof_reserve_replace(none));
+}
+
+// The calling thread may take from the reserve, until it leaves. Only one at a time.
+static void mi_prof_reserve_enter(void) {
+  mi_lock(&mi_prof_session_lock) { mi_atomic_store_release(&mi_prof_reserve.user, (uintptr_t)_mi_prim_thread_id()); }
+}
+
+static void mi_prof_reserve_leave(void) {
+  if (mi_prof_reserve.used > 0) { _mi_prof_prim_purge(mi_prof_reserve.block.start, mi_prof_reserve.block.size); }
+  mi_lock(&mi_prof_session_lock) {
+    mi_prof_reserve.used = 0;
+    mi_atomic_store_release(&mi_prof_reserve.user, (uintptr_t)0);
+  }
+  if (mi_atomic_load_relaxed(&mi_prof_reserve.fixed) == 0) { mi_prof_reserve_release(); }   // it ended meanwhile
+}
+
+static bool mi_prof_reserve_take(mi_prof_block_t* block) {
+  struct mi_prof_reserve_s* const reserve = &mi_prof_reserve;
+  if (mi_atomic_load_relaxed(&reserve->user) != (uintptr_t)_mi_prim_thread_id()) return false;
+  const size_t size = _mi_align_up(block->size, MI_PROF_CACHE_LINE);
+  if (reserve->block.start == NULL || size > reserve->block.size - reserve->used) return false;
+  block->start = (uint8_t*)reserve->block.start + reserve->used;
+  block->memid = _mi_memid_none();
+  reserve->used += size;
+  _mi_memzero(block->start, block->size);
+  return true;
+}
+
+// Only the last one is there to be taken again, before the user leaves.
+static void mi_prof_reserve_give_back(const mi_prof_block_t* block) {
+  const size_t size = _mi_align_up(block->size, MI_PROF_CACHE_LINE);
+  uint8_t* const end = (uint8_t*)mi_prof_reserve.block.start + mi_prof_reserve.used;
+  if ((uint8_t*)block->start + size == end) { mi_prof_reserve.used -= size; }
+}
 
 static bool mi_prof_block_alloc(mi_prof_block_t* block, size_t size) {
   block->size = size;
   block->start = _mi_prof_os_alloc(size, &block->memid);
-  if (block->start == NULL) return false;
+  if (block->start == NULL) return mi_prof_reserve_take(block);
   if (!block->memid.initially_zero) { _mi_memzero(block->start, size); }
   return true;
 }
 
 static void mi_prof_block_free(mi_prof_block_t* block) {
   if (block->start == NULL) return;
-  _mi_os_free(block->start, block->size, block->memid);
+  if (block->memid.memkind == MI_MEM_NONE) { mi_prof_reserve_give_back(block); }
+  else { _mi_os_free(block->start, block->size, block->memid); }
   block->start = NULL;
 }

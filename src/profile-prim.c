@@ -225,6 +225,23 @@ void _mi_prof_prim_init(void) {
   Time and process
 ----------------------------------------------------------- */
 
+// A decimal number in the text at `*p`, which moves behind it; 0 if there is none, the largest if it does not fit.
+static inline uint64_t mi_prof_parse_number(const char** p) {
+  uint64_t n = 0;
+  for (; **p >= '0' && **p <= '9'; (*p)++) {
+    const uint64_t digit = (uint64_t)(**p - '0');
+    n = (n > (UINT64_MAX - digit)/10 ? UINT64_MAX : 10*n + digit);
+  }
+  return n;
+}
+
+size_t _mi_prof_prim_rss(void) {
+  size_t resident;
+  size_t address_space;
+  _mi_prof_prim_memory(&resident, &address_space);
+  return resident;
+}
+
 #if defined(_WIN32)
 
 int64_t _mi_prof_prim_time_nanos(void) {
@@ -254,11 +271,12 @@ void _mi_prof_prim_thread_name(char* name, size_t size) {
   LocalFree(description);
 }
 
-size_t _mi_prof_prim_rss(void) {
+void _mi_prof_prim_memory(size_t* resident, size_t* address_space) {
   mi_process_info_t info;
   _mi_memzero_var(info);
   _mi_prim_process_info(&info);
-  return info.current_rss;
+  *resident = info.current_rss;
+  *address_space = info.current_commit;   // what limits count
 }
 
 void _mi_prof_prim_purge(void* start, size_t size) {
@@ -309,28 +327,27 @@ void _mi_prof_prim_thread_name(char* name, size_t size) {
   #endif
 }
 
-size_t _mi_prof_prim_rss(void) {
+void _mi_prof_prim_memory(size_t* resident, size_t* address_space) {
+  *resident = 0;
+  *address_space = 0;
   #if defined(__linux__)
   // { size, resident, ... } in pages
   char buf[64];
   const int fd = mi_prof_sys_open("/proc/self/statm", O_RDONLY | O_CLOEXEC, 0);
-  if (fd < 0) return 0;
+  if (fd < 0) return;
   const ssize_t n = mi_prof_sys_read(fd, buf, sizeof(buf) - 1);
   mi_prof_sys_close(fd);
-  if (n <= 0) return 0;
+  if (n <= 0) return;
   buf[n] = 0;
   const char* p = buf;
-  while (*p != ' ' && *p != 0) { p++; }
-  size_t pages = 0;
-  for (p++; *p >= '0' && *p <= '9'; p++) { pages = 10*pages + (size_t)(*p - '0'); }
-  return pages * _mi_os_page_size();
+  *address_space = (size_t)mi_prof_parse_number(&p) * _mi_os_page_size();
+  if (*p == ' ') { p++; }
+  *resident = (size_t)mi_prof_parse_number(&p) * _mi_os_page_size();
   #elif defined(__APPLE__)
   mi_process_info_t info;
   _mi_memzero_var(info);
   _mi_prim_process_info(&info);
-  return info.current_rss;
-  #else
-  return 0;
+  *resident = info.current_rss;
   #endif
 }
 

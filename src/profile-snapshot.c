@@ -30,6 +30,8 @@ typedef struct mi_prof_copies_s {
   mi_prof_copy_t          other;      // allocations without a stack
 } mi_prof_copies_t;
 
+#define MI_PROF_COPIES_SPARE  (1024)
+
 static void mi_prof_copies_add(mi_prof_copies_t* copies, const mi_prof_copy_t* copy) {
   if (copies->count < copies->max) { copies->items[copies->count] = *copy; }
   copies->count++;
@@ -85,7 +87,7 @@ static bool mi_prof_copy_all(mi_prof_block_t* block, mi_prof_copies_t* copies, b
   copies->count = mi_prof_live_count();
   do {
     mi_prof_block_free(block);
-    copies->max = copies->count + copies->count/8 + 1024;
+    copies->max = copies->count + copies->count/8 + MI_PROF_COPIES_SPARE;
     if (!mi_prof_block_alloc(block, copies->max * sizeof(mi_prof_copy_t))) return false;
     copies->items = (mi_prof_copy_t*)block->start;
     copies->count = 0;

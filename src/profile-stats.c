@@ -23,6 +23,8 @@ static struct mi_prof_counts_s {
   _Atomic(size_t)   dropped_reentry;
   _Atomic(size_t)   folded_stacks;
   _Atomic(size_t)   failed_unwinds;
+  _Atomic(size_t)   dumps;            // of the process, not of the session
+  _Atomic(size_t)   failed_dumps;
 } mi_prof_counts;
 
 #define MI_PROF_FIXED_ONE   (256.0)

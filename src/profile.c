@@ -16,9 +16,13 @@
     profile-stack.c      call stacks, and what was allocated with them
     profile-record.c     live samples
     profile-snapshot.c   a consistent copy of all samples
+    profile-limit.c      how near the process is to its memory limit
     profile-peak.c       the one of the highest estimate
     profile-pprof.c      the output formats
     profile-dump.c       a snapshot, written to a file
+    profile-trigger.c    when that happens by itself, and under which name
+    profile-watch.c      a signal, and a thread that waits for it or for the time
+    profile-leak.c       what is left at exit, as text
 
   Locks, outermost first: control (start, stop and snapshots),
   session (its parameters), a stack shard, a record shard, labels.
@@ -74,12 +78,15 @@ static size_t mi_prof_seconds(void) {
   return (size_t)(_mi_clock_now()/1000) + 1;
 }
 
+static bool mi_prof_control_is_ours(void) {
+  return (mi_atomic_load_relaxed(&mi_prof.control_owner) == (uintptr_t)_mi_prim_thread_id());
+}
+
 // Take the control lock. Returns false in a nested call: from the program's function for warnings, say, while the lock is held.
 static bool mi_prof_control_enter(void) {
-  const uintptr_t self = (uintptr_t)_mi_prim_thread_id();
-  if (mi_atomic_load_relaxed(&mi_prof.control_owner) == self) return false;
+  if (mi_prof_control_is_ours()) return false;
   mi_lock_acquire(&mi_prof_control_lock);
-  mi_atomic_store_relaxed(&mi_prof.control_owner, self);
+  mi_atomic_store_relaxed(&mi_prof.control_owner, (uintptr_t)_mi_prim_thread_id());
   return true;
 }
 
@@ -101,6 +108,11 @@ static void mi_prof_control_leave(void) {
 #include "profile-snapshot.c"
 #include "profile-peak.c"
 #include "profile-pprof.c"
+#include "profile-dump.c"
+#include "profile-limit.c"
+#include "profile-trigger.c"
+#include "profile-watch.c"
+#include "profile-leak.c"
 #undef MI_IN_PROFILE_C
 
 
@@ -193,6 +205,7 @@ static void mi_prof_page_draw_rest(mi_prof_tld_t* tld, mi_page_t* page) {
 // Record a sample. Called outside of all locks.
 static void mi_prof_record(mi_heap_t* heap, mi_page_t* page, mi_block_t* block, size_t size) {
   mi_prof_tld_t* const tld = &heap->tld->prof;
+  if mi_unlikely(tld->muted) return;
   if mi_unlikely(tld->in_profiler) { mi_atomic_increment_relaxed(&mi_prof_counts.dropped_reentry); return; }
   const int err = errno;      // an allocation that succeeds leaves it alone
   tld->in_profiler = true;
@@ -211,6 +224,7 @@ static void mi_prof_record(mi_heap_t* heap, mi_page_t* page, mi_block_t* block, 
     case MI_PROF_NO_MEMORY:  mi_atomic_increment_relaxed(&mi_prof_counts.dropped_memory); break;
     case MI_PROF_OVER_LIMIT: mi_atomic_increment_relaxed(&mi_prof_counts.dropped_limit); break;
   }
+  mi_prof_trigger_look();
   tld->in_profiler = false;
   errno = err;
 }
@@ -226,6 +240,7 @@ void _mi_prof_sample(mi_heap_t* heap, mi_page_t* page, void* p, size_t size) {
       mi_prof_record(heap, page, (mi_block_t*)p, request);
     }
   }
+  if ((mi_atomic_load_relaxed(&_mi_prof_epoch) & MI_PROF_ATTENTION) != 0) { mi_prof_attend(&heap->tld->prof); }
 }
 
 // See `_mi_prof_page_is_due_aligned`. Returns NULL if no sample is due, or if the next block does not fit.
@@ -292,12 +307,18 @@ static void mi_prof_fork_prepare(void) {
   mi_lock_acquire(&mi_prof_label_lock);
 }
 
-static void mi_prof_fork_release(void) {
+static void mi_prof_fork_parent(void) {
   mi_lock_release(&mi_prof_label_lock);
   for (size_t i = 0; i < MI_PROF_SHARDS; i++) { mi_lock_release(&mi_prof_record_shards[i].lock); }
   for (size_t i = 0; i < MI_PROF_SHARDS; i++) { mi_lock_release(&mi_prof_stack_shards[i].lock); }
   mi_lock_release(&mi_prof_session_lock);
   mi_lock_release(&mi_prof_control_lock);
+}
+
+static void mi_prof_fork_child(void) {
+  mi_prof_fork_parent();
+  mi_prof_trigger_forked();
+  mi_prof_watch_forked();
 }
 
 
@@ -318,14 +339,15 @@ static void mi_prof_init_once(void) {
   mi_prof_locks_init();
   mi_atomic_do_once {
     _mi_prof_prim_init();
-    _mi_prof_prim_atfork(&mi_prof_fork_prepare, &mi_prof_fork_release, &mi_prof_fork_release);
+    _mi_prof_prim_atfork(&mi_prof_fork_prepare, &mi_prof_fork_parent, &mi_prof_fork_child);
   }
 }
 
-// Let all threads draw anew, or (0) not at all. With the session lock.
+// Let all threads draw anew, or (0) not at all. With the session lock. Whoever asks for attention takes no lock.
 static void mi_prof_epoch_set(bool on) {
   if (on) { mi_prof.last_epoch += 2*MI_PROF_ATTENTION; }
-  mi_atomic_store_release(&_mi_prof_epoch, (on ? mi_prof.last_epoch : 0));
+  (void)mi_atomic_exchange_acq_rel(&_mi_prof_epoch, (on ? mi_prof.last_epoch : 0));
+  if (mi_prof_trigger_wants_attention()) { mi_prof_ask_attention(); }
 }
 
 // With the control lock.
@@ -341,8 +363,10 @@ static bool mi_prof_session_start(const mi_prof_config_t* config) {
   mi_prof_counts_clear();
   mi_prof_peak_reset(config->peak);
   mi_prof.start_nanos = _mi_prof_prim_time_nanos();
+  mi_prof_trigger_init(config);
   mi_lock(&mi_prof_session_lock) {
     mi_prof.config = *config;
+    mi_prof.config.dump_path = NULL;    // the program's; there is a copy
     mi_prof.thread_count = 0;
     mi_prof.last_session++;
     mi_atomic_store_release(&mi_prof.session, mi_prof.last_session);
@@ -368,6 +392,7 @@ static void mi_prof_thread_join_now(void) {
 bool mi_prof_start_ex(const mi_prof_config_t* config) mi_attr_noexcept {
   if (mi_prof_is_enabled()) return true;
   if (!mi_prof_config_is_known(config) || config->bt_max > MI_PROF_MAX_DEPTH || (unsigned)config->unwind > MI_PROF_UNWIND_NONE) return false;
+  if (config->dump_at_limit > 100 || config->dump_keep > MI_PROF_KEEP_MAX || !mi_prof_pattern_fits(config->dump_path)) return false;
   const int err = errno;
   mi_prof_init_once();
   mi_prof_config_t c = *config;
@@ -380,6 +405,8 @@ bool mi_prof_start_ex(const mi_prof_config_t* config) mi_attr_noexcept {
     _mi_warning_message("unable to start the heap profiler: out of memory\n");
     return false;
   }
+  mi_prof_reserve_grow();
+  mi_prof_watch_update();
   mi_prof_thread_join_now();
   errno = err;
   return true;
@@ -402,6 +429,7 @@ void mi_prof_stop(void) mi_attr_noexcept {
   if (!mi_prof_control_enter()) return;
   if (mi_prof_is_enabled()) {
     mi_atomic_store_release(&mi_prof.session, (size_t)0);   // from here on nothing is added
+    mi_prof_trigger_done();
     mi_lock(&mi_prof_session_lock) { mi_prof_epoch_set(false); }
     mi_prof_record_done();
     mi_prof_stack_done();
@@ -411,6 +439,8 @@ void mi_prof_stop(void) mi_attr_noexcept {
     mi_prof_peak_reset(false);
   }
   mi_prof_control_leave();
+  mi_prof_reserve_release();
+  mi_prof_watch_update();
 }
 
 bool mi_prof_is_enabled(void) mi_attr_noexcept {
@@ -433,7 +463,7 @@ static bool mi_prof_session_change(size_t rate, bool on) {
 }
 
 static bool mi_prof_is_paused(void) {
-  return (mi_prof_is_enabled() && !_mi_prof_is_on());
+  return (mi_prof_is_enabled() && (mi_atomic_load_relaxed(&_mi_prof_epoch) & ~MI_PROF_ATTENTION) == 0);
 }
 
 bool mi_prof_pause(void) mi_attr_noexcept {
@@ -460,6 +490,7 @@ void mi_prof_reset(void) mi_attr_noexcept {
     mi_prof_count_clear(&mi_prof_counts.alloc_objects);
     mi_prof_count_clear(&mi_prof_counts.alloc_bytes);
     mi_prof_peak_reset(mi_prof.config.peak);
+    mi_prof_trigger_reset();
   }
   mi_prof_control_leave();
 }
@@ -512,6 +543,8 @@ bool mi_prof_stats_get(mi_prof_stats_t* stats) mi_attr_noexcept {
   stats->committed_bytes = mi_prof_stat_now(&_mi_stats_main.committed);
   stats->reserved_bytes  = mi_prof_stat_now(&_mi_stats_main.reserved);
   stats->rss_bytes       = _mi_prof_prim_rss();
+  stats->dumps           = mi_atomic_load_relaxed(&counts->dumps);
+  stats->failed_dumps    = mi_atomic_load_relaxed(&counts->failed_dumps);
   return true;
 }
 
@@ -548,13 +581,8 @@ void _mi_prof_estimate(size_t size, double* objects, double* bytes) {
 
 
 /* -----------------------------------------------------------
-  Dumps, and process start and end
+  Process start and end
 ----------------------------------------------------------- */
-
-#define MI_IN_PROFILE_C
-#include "profile-dump.c"
-#undef MI_IN_PROFILE_C
-
 
 // Called twice: when the allocator starts, and again once the C runtime is there, in case the environment could not
 // be read at first.
@@ -565,13 +593,16 @@ void _mi_prof_process_init(void) {
   if (_mi_preloading()) return;
   #endif
   done = true;
+  mi_prof_environment_init();
   if (_mi_prof_prim_is_setuid()) return;  // the environment is not to be trusted
-  mi_prof_exit_init();
   if (mi_option_is_enabled(mi_option_prof)) { mi_prof_start(0); }
 }
 
 void _mi_prof_process_done(void) {
+  mi_prof_trigger_done();
+  mi_prof_watch_update();
   mi_prof_exit_dump();
+  if (mi_prof.config.leak) { mi_prof_leak_print(); }
   // what follows may unmap the pages that records refer to
   if (mi_option_is_enabled(mi_option_destroy_on_exit)) { mi_prof_stop(); }
 }

@@ -44,6 +44,7 @@ mi_decl_hidden void _mi_prof_overallocated(mi_page_t* page, void* p, size_t size
 mi_decl_hidden void _mi_prof_resized(mi_page_t* page, void* p, size_t size);
 mi_decl_hidden void _mi_prof_free(mi_page_t* page, mi_block_t* block);
 mi_decl_hidden void _mi_prof_page_destroy(mi_page_t* page);
+mi_decl_hidden void _mi_prof_out_of_memory(mi_heap_t* heap);
 mi_decl_hidden void _mi_prof_process_init(void);
 mi_decl_hidden void _mi_prof_process_done(void);
 

@@ -72,6 +72,17 @@ typedef struct mi_prof_config_s {
   bool        label_heap;       //   the name of the heap (`mi_prof_name_heap`),
   bool        label_age;        //   the seconds that they have lived, rounded down to a power of two,
   bool        label_bytes;      //   and the size class
+  // when profiles are written (see "Dumps that come by themselves"); 0 for never
+  size_t      dump_alloc;       // every so many allocated bytes
+  size_t      dump_growth;      // every so many bytes that the live size has grown beyond its highest value so far
+  size_t      dump_seconds;     // every so many seconds
+  size_t      dump_at_limit;    // when the process comes to use this percentage of its memory limit, at most 100
+  int         dump_signal;      // when it gets this signal, such as `SIGUSR2`
+  bool        dump_on_oom;      // when an allocation fails
+  bool        dump_thread;      // do what is due by a signal or the time in a thread of its own
+  size_t      dump_keep;        // remove the oldest of more files than this, at most 1000; 0 keeps all
+  const char* dump_path;        // pattern of their names (it is copied); NULL for `heap.%p.%n.pb.gz`
+  bool        leak;             // print at exit which stacks still hold memory
 } mi_prof_config_t;
 
 // The estimates, what is missing in them, and the exact sizes of the allocator and the process beside them.
@@ -101,6 +112,8 @@ typedef struct mi_prof_stats_s {
   size_t      committed_bytes;  // of the allocator
   size_t      reserved_bytes;
   size_t      rss_bytes;        // of the process; 0 if the system does not say
+  size_t      dumps;            // files written by this process, whatever the reason,
+  size_t      failed_dumps;     //   and those that could not be
 } mi_prof_stats_t;
 
 // Frames that stand for no address.
