@@ -18,7 +18,7 @@ if(NOT WIN32)
 endif()
 
 # These need internals that a shared library hides: without a static one they carry the library's source in them.
-set(mi_prof_internal_tests test-profile-estimate test-profile-fault test-profile-parts test-profile-prim)
+set(mi_prof_internal_tests test-profile-estimate test-profile-fault test-profile-parts test-profile-prim test-profile-trigger)
 
 # A test NAME from a source, with the library (mimalloc, mimalloc-static) or its source ("source").
 function(mi_prof_add_test NAME SOURCE LIBRARY)

@@ -67,8 +67,11 @@ static bool mi_prof_cgroup_is_memory(const char* list, const char* end) {
   return false;
 }
 
-// `groups` is as `/proc/self/cgroup`: lines such as `0::/path` (version 2) and `9:cpu,memory:/path` (version 1).
-static void mi_prof_cgroups_apply(const char* groups, const char* root_v2, const char* root_v1, uint64_t* limit) {
+// The lowest limit, or UINT64_MAX. `groups` is as `/proc/self/cgroup`: lines such as `0::/path` (version 2) and
+// `9:cpu,memory:/path` (version 1).
+mi_decl_hidden uint64_t _mi_prof_cgroup_limit(const char* groups, const char* root_v2, const char* root_v1);
+uint64_t _mi_prof_cgroup_limit(const char* groups, const char* root_v2, const char* root_v1) {
+  uint64_t limit = UINT64_MAX;
   for (const char* line = groups; *line != 0; ) {
     const char* end = line;
     const char* colons[2] = { NULL, NULL };
@@ -78,11 +81,12 @@ static void mi_prof_cgroups_apply(const char* groups, const char* root_v2, const
     if (colons[1] != NULL) {
       const char* const path = colons[1] + 1;
       const size_t len = (size_t)(end - path);
-      if (colons[0] + 1 == colons[1]) { mi_prof_cgroup_apply(root_v2, path, len, "/memory.max", limit); }
-      else if (mi_prof_cgroup_is_memory(colons[0] + 1, colons[1])) { mi_prof_cgroup_apply(root_v1, path, len, "/memory.limit_in_bytes", limit); }
+      if (colons[0] + 1 == colons[1]) { mi_prof_cgroup_apply(root_v2, path, len, "/memory.max", &limit); }
+      else if (mi_prof_cgroup_is_memory(colons[0] + 1, colons[1])) { mi_prof_cgroup_apply(root_v1, path, len, "/memory.limit_in_bytes", &limit); }
     }
     line = (*end == 0 ? end : end + 1);
   }
+  return limit;
 }
 
 static void mi_prof_limits_of_system(mi_prof_limits_t* limits) {
@@ -90,7 +94,7 @@ static void mi_prof_limits_of_system(mi_prof_limits_t* limits) {
   const long pages = sysconf(_SC_PHYS_PAGES);
   if (pages > 0) { mi_prof_limit_lower(&limits->resident, (uint64_t)pages * _mi_os_page_size()); }
   if (mi_prof_text_read("/proc/self/cgroup", text, sizeof(text))) {
-    mi_prof_cgroups_apply(text, "/sys/fs/cgroup", "/sys/fs/cgroup/memory", &limits->resident);
+    mi_prof_limit_lower(&limits->resident, _mi_prof_cgroup_limit(text, "/sys/fs/cgroup", "/sys/fs/cgroup/memory"));
   }
 }
 

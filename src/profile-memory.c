@@ -218,8 +218,9 @@ static void mi_prof_reserve_grow(void) {
   mi_prof_reserve_free(mi_prof_reserve_replace(next));
 }
 
-// The session is over.
+// The session is over, if no other one has begun.
 static void mi_prof_reserve_release(void) {
+  if (mi_atomic_load_acquire(&mi_prof_reserve.fixed) != 0) return;
   const mi_prof_block_t none = { NULL, 0, _mi_memid_none() };
   mi_prof_reserve_free(mi_prof_reserve_replace(none));
 }
@@ -235,7 +236,7 @@ static void mi_prof_reserve_leave(void) {
     mi_prof_reserve.used = 0;
     mi_atomic_store_release(&mi_prof_reserve.user, (uintptr_t)0);
   }
-  if (mi_atomic_load_relaxed(&mi_prof_reserve.fixed) == 0) { mi_prof_reserve_release(); }   // it ended meanwhile
+  mi_prof_reserve_release();
 }
 
 static bool mi_prof_reserve_take(mi_prof_block_t* block) {
