@@ -18,6 +18,8 @@
     MIMALLOC_PROF_SAMPLE_RATE=524288       mean bytes between samples
     MIMALLOC_PROF_DUMP_AT_EXIT=app.%p.pb.gz  write a profile when the process exits
 
+    MIMALLOC_PROF_DUMP_SIGNAL=USR2         .. and whenever it gets this signal
+
   From the program:
 
     mi_prof_start(0);
@@ -26,6 +28,41 @@
 
   Every function may be called from any thread at any time, but not from a signal
   handler and not from a callback that mimalloc runs while it allocates.
+
+  Dumps that come by themselves
+
+  The fields `dump_...` of `mi_prof_config_t`, and the options and environment variables
+  of the same names, say when: by a signal, by allocated bytes, by growth, by time, when an
+  allocation fails, near the memory limit. The profile of what is live then goes to
+  `dump_path` (MIMALLOC_PROF_DUMP): `%p` is the process id, `%n` a number that counts
+  from 1 in each process, `%%` a percent sign; a name that ends in `.heap` or `.txt` gets
+  text. Without `%n` there is one file, which is overwritten. A file is written as by
+  `mi_prof_dump`; folders are not created. A forked child goes on with its copy of
+  the session, and where a name has no `%p` its process id comes before the ending.
+
+  - What is due happens at the next allocation of any thread that misses the fast path, in
+    that thread; other threads go on. What becomes due several times before that is
+    one profile.
+  - `dump_thread` starts a thread that sees to the signal and the time within 100 ms in an
+    idle program too. It sleeps otherwise, takes none of the program's signals, is gone
+    when profiling stops, and what it allocates is not in the profile. A child that is
+    forked has one of its own.
+  - `dump_alloc`, `dump_growth` go by the estimates, and are looked at where a sample is
+    taken, so at the default rate they are not finer than some 512 KiB.
+  - `dump_seconds` without `dump_thread`: every allocation that misses the fast path
+    reads the clock.
+  - `dump_signal`: the handler only sets a flag, and interrupted system calls go on. A
+    signal that the program handles or ignores already is left alone, with a warning. When
+    profiling stops it has its default action again, which ends many programs.
+  - `dump_on_oom`: at most once a second, from memory that is reserved for it: five
+    times what samples and stacks take, not touched before it is needed.
+  - `dump_at_limit`: resident memory as a part of the lowest of the physical memory,
+    RLIMIT_RSS and the limits of the control groups (Linux), or address space of RLIMIT_AS
+    (Windows: committed memory of the limit of the job); nothing on a system that does not
+    tell. Looked at where a sample is taken, at most 10 times a second, for some ten system
+    calls. Once, and then again after it was 10 percent lower.
+  - Failures are counted in `failed_dumps`, with a line of warning once a second.
+  - In a set-user-id process the environment causes none of this.
 -----------------------------------------------------------------------------*/
 
 #include "../mimalloc.h"

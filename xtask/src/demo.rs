@@ -70,6 +70,14 @@ impl Library {
     }
 }
 
+/// A command for a program that runs with the profiler of the last demonstration.
+pub fn preloaded(program: &str) -> Command {
+    let mut command = clean_command(Path::new(program));
+    let library = demo_folder().join(format!("build/libmimalloc{}", std::env::consts::DLL_SUFFIX));
+    command.env("LD_PRELOAD", library).env("MIMALLOC_PROF", "1");
+    command
+}
+
 fn existing(path: PathBuf) -> Result<PathBuf> {
     ensure!(path.is_file(), "{}: the build did not make it", path.display());
     Ok(path)

@@ -1,10 +1,14 @@
 //! The README's own commands, run as a reader would type them.
 
 use crate::cmake::run;
+use crate::demo;
 use crate::upstream::{Upstream, PRIMARY};
 use crate::util;
 use anyhow::{bail, ensure, Context, Result};
 use clap::Parser;
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
 use xshell::{cmd, Shell};
 
 const RUN_HERE: [&str; 5] = ["doctor", "demo", "top", "materialize", "reapply"];
@@ -55,7 +59,8 @@ fn subcommand(command: &str) -> Option<&str> {
     command.split_whitespace().nth(2)
 }
 
-/// Runs `cargo xtask demo`, `doctor`, `top`, `materialize` and `reapply`. Returns how many commands ran.
+/// Runs `cargo xtask demo`, `doctor`, `top`, `materialize` and `reapply`, and a service that is asked for a profile. Returns
+/// how many commands ran.
 pub fn commands(shell: &Shell) -> Result<usize> {
     let scratch = util::target_dir().join("test/readme");
     shell.remove_path(&scratch)?;
@@ -66,6 +71,7 @@ pub fn commands(shell: &Shell) -> Result<usize> {
     ensure!(demo.contains("python3"), "the demo does not show python3:\n{demo}");
     let table = run(cmd!(shell, "cargo xtask top target/demo/leak.pb.gz"))?;
     ensure!(table.contains("request_parse"), "top does not name a function of the example:\n{table}");
+    let asked = if cfg!(target_os = "linux") { service(shell, &scratch)? } else { 0 };
 
     run(cmd!(shell, "cargo xtask materialize --out {tree}"))?;
     let pristine = Upstream::parse(PRIMARY)?.folder()?;
@@ -76,5 +82,59 @@ pub fn commands(shell: &Shell) -> Result<usize> {
         let [made, applied] = [&tree, &checkout].map(|folder| folder.join(file));
         ensure!(util::read(&made)? == util::read(&applied)?, "{}: materialize and reapply differ", applied.display());
     }
-    Ok(6)
+    Ok(6 + asked)
+}
+
+/// A program that only sleeps, in the background, is asked by a signal.
+fn service(shell: &Shell, scratch: &Path) -> Result<usize> {
+    let folder = scratch.join("service");
+    shell.create_dir(&folder)?;
+    let mut command = demo::preloaded("sleep");
+    command.arg("60").current_dir(&folder).env("MIMALLOC_PROF_SAMPLE_RATE", "1");
+    for (name, value) in [("SIGNAL", "USR2"), ("SECONDS", "3600"), ("KEEP", "10"), ("THREAD", "1")] {
+        command.env(format!("MIMALLOC_PROF_DUMP_{name}"), value);
+    }
+    let mut service = command.spawn().context("sleep: cannot be run")?;
+    let result = ask(shell, &service, &folder);
+    service.kill().and_then(|()| service.wait())?;
+    result
+}
+
+fn ask(shell: &Shell, service: &Child, folder: &Path) -> Result<usize> {
+    let pid = service.id().to_string();
+    until("a handler of the signal", || {
+        util::read(Path::new(&format!("/proc/{pid}/status"))).is_ok_and(|status| catches_usr2(&status))
+    })?;
+    run(cmd!(shell, "kill -USR2 {pid}"))?;
+    let profile = folder.join(format!("heap.{pid}.1.pb.gz"));
+    until("the profile", || profile.is_file())?;
+    run(cmd!(shell, "cargo xtask top {profile}"))?;
+    Ok(2)
+}
+
+fn catches_usr2(status: &[u8]) -> bool {
+    let status = String::from_utf8_lossy(status);
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & (1 << 11) != 0)
+}
+
+fn until(what: &str, is_there: impl Fn() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !is_there() {
+        ensure!(start.elapsed() < Duration::from_secs(20), "{what} did not come within 20 seconds");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_is_seen_in_the_status() {
+        assert!(catches_usr2(b"Name:\tsleep\nSigCgt:\t0000000000000800\n"));
+        assert!(!catches_usr2(b"SigIgn:\t0000000000000800\nSigCgt:\t0000000000000400\n"));
+        assert!(!catches_usr2(b""));
+    }
 }
