@@ -327,6 +327,7 @@ static void mi_prof_trigger_init(const mi_prof_config_t* config) {
   mi_prof_due_set(&t->limit_due, 0);
   mi_prof_due_set(&t->oom_due, 0);
   mi_atomic_store_relaxed(&t->limit_reached, (size_t)0);
+  mi_atomic_store_release(&t->asked, (size_t)0);
   mi_atomic_store_relaxed(&t->alloc, config->dump_alloc);
   mi_atomic_store_relaxed(&t->growth, config->dump_growth);
   mi_atomic_store_relaxed(&t->seconds, seconds);
@@ -356,5 +357,7 @@ static void mi_prof_trigger_forked(void) {
   mi_atomic_store_relaxed(&mi_prof_trigger.busy, (size_t)0);
   mi_atomic_store_relaxed(&mi_prof_reserve.user, (uintptr_t)0);
   mi_atomic_store_relaxed(&mi_prof_dump_number, (size_t)0);
+  mi_atomic_store_relaxed(&mi_prof_counts.dumps, (size_t)0);
+  mi_atomic_store_relaxed(&mi_prof_counts.failed_dumps, (size_t)0);
   for (size_t i = 0; i <= MI_PROF_KEEP_MAX; i++) { mi_prof_written[i].number = 0; }
 }

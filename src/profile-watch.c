@@ -20,6 +20,7 @@
   #include <signal.h>
   #if defined(__APPLE__)
     #include <mach/mach.h>
+    #include <mach/semaphore.h>
   #else
     #include <semaphore.h>
   #endif

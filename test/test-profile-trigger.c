@@ -146,6 +146,8 @@ static void slow_path(void) {
   mi_free(test_use(mi_malloc(2*MiB)));
 }
 
+static void ignore_output(const char* msg, void* arg) { (void)msg; (void)arg; }
+
 /* -----------------------------------------------------------
   Bytes
 ----------------------------------------------------------- */
@@ -750,6 +752,9 @@ static int forked_child(const char* txt, bool with_thread) {
   if (!exists(path)) return 5;
   if (text_bytes(path, NULL) < 3*MiB) return 6; // our copy of the parent's blocks
   remove(path);
+  if (impossible() != NULL || !exists(path)) return 11;
+  remove(path);
+  if (stats_now().dumps != 2) return 12;
   mi_prof_stop();
   if (thread_count() > 1) return 7;
   if (!signal_is_default(SIGUSR2)) return 8;
@@ -773,9 +778,11 @@ static void test_fork(bool with_thread) {
   mi_prof_config_t config = config_of(txt);
   config.dump_signal = SIGUSR2;
   config.dump_thread = with_thread;
+  config.dump_on_oom = true;
   config.dump_keep = 1;
   start(&config);
   allocate(3, MiB);
+  mi_register_output(&ignore_output, NULL);     // of the failed allocation
   for (int i = 0; i < 3; i++) {
     if (!with_thread) { kill(getpid(), SIGUSR2); }
     fflush(stdout);
@@ -793,6 +800,7 @@ static void test_fork(bool with_thread) {
   if (with_thread) { check(wait_for(txt, 10.0) >= 0); } else { slow_path(); }
   check(file_is_text_profile(txt));
   mi_prof_stop();
+  mi_register_output(NULL, NULL);
   release(3);
   remove(txt);
   check_eq(dir_count("", NULL, 0), 0);
@@ -816,8 +824,6 @@ static void worker(void* arg) {
   }
   for (size_t i = 0; i < 64; i++) { mi_free(mine[i]); }
 }
-
-static void ignore_output(const char* msg, void* arg) { (void)msg; (void)arg; }
 
 static void dumper(void* arg) {
   path_of(path, (arg == NULL ? "by-hand.1" : "by-hand.2"));

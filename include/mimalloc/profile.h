@@ -61,6 +61,8 @@
     (Windows: committed memory of the limit of the job); nothing on a system that does not
     tell. Looked at where a sample is taken, at most 10 times a second, for some ten system
     calls. Once, and then again after it was 10 percent lower.
+  - `leak` prints the 20 stacks that hold most: each frame as a module and the offset in its
+    file of the call.
   - Failures are counted in `failed_dumps`, with a line of warning once a second.
   - In a set-user-id process the environment causes none of this.
 -----------------------------------------------------------------------------*/
@@ -118,7 +120,7 @@ typedef struct mi_prof_config_s {
   bool        dump_on_oom;      // when an allocation fails
   bool        dump_thread;      // do what is due by a signal or the time in a thread of its own
   size_t      dump_keep;        // remove the oldest of more files than this, at most 1000; 0 keeps all
-  const char* dump_path;        // pattern of their names (it is copied); NULL for `heap.%p.%n.pb.gz`
+  const char* dump_path;        // pattern of their names (it is copied); NULL for `heap.%p.%n.pb.gz`, "" for no files
   bool        leak;             // print at exit which stacks still hold memory
 } mi_prof_config_t;
 

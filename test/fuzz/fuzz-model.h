@@ -126,7 +126,8 @@ static mi_tld_t* own_tld(void) {
 
 // Does the calling thread sample? Others than the one that starts a session join when they next miss the fast path.
 static bool joined(void) {
-  return (_mi_prof_is_on() && own_tld()->prof.epoch == mi_atomic_load_relaxed(&_mi_prof_epoch));
+  const size_t epoch = mi_atomic_load_relaxed(&_mi_prof_epoch);
+  return ((epoch & ~MI_PROF_ATTENTION) != 0 && mi_prof_is_current(&own_tld()->prof, epoch));
 }
 
 static size_t dropped(void) {

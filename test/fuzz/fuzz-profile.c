@@ -497,9 +497,10 @@ static void op_fail_memory(thread_t* t) {
   if (count > 0) { may_drop = true; }
 }
 
-// Look for a pointer or a name in no heap: nothing may change.
+// Look for a pointer or a name in no heap, and ask for a dump that goes nowhere: nothing may change.
 static void op_misc(thread_t* t) {
   MI_UNUSED(t);
+  mi_prof_ask();
   block_t* const b = take_block();
   if (b == NULL) return;
   require(mi_is_in_heap_region(b->p), "block %p is not ours", (void*)b->p);
@@ -695,6 +696,7 @@ static void finish(void) {
 }
 
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  mi_prof_dump_pattern[0] = 0;      // no dump comes by itself
   MI_UNUSED(argc); MI_UNUSED(argv);
   plant_init();
   tracing = (getenv("MI_PROF_FUZZ_TRACE") != NULL);
