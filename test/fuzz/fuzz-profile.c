@@ -475,7 +475,7 @@ static void op_session(thread_t* t) {
     default: mi_prof_reset(); break;
   }
   require(ok == was_on && profiling() == was_on, "a change of the session failed");
-  if (was_on && x % 4 < 2) { require(_mi_prof_is_on() == (x % 4 == 1), "neither paused nor running"); }
+  if (was_on && x % 4 < 2) { require(mi_prof_is_paused() == (x % 4 == 0), "neither paused nor running"); }
 }
 
 static unsigned file_dumps;   // in this input
