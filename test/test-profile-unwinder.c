@@ -202,7 +202,7 @@ static size_t pprof_depth(char* name, size_t name_size) {
   size_t depth = 0;
   for (size_t i = 0; i < d->sample_count; i++) {
     const dec_sample_t* const s = &d->samples[i];
-    if (s->num != SIZE || s->ids == 0) continue;
+    if (s->value[3] != SIZE || s->ids == 0) continue;
     depth = s->ids;
     const dec_location_t* const l = dec_location_of(d, s->id[depth - 1]);
     for (size_t k = 0; k < d->function_count; k++) {
