@@ -35,6 +35,12 @@ typedef struct mi_prof_cursor_s {
 #define MI_PROF_STACK_SIZE_MAX   (64*MI_MiB)    // to search for a frame on a stack that we do not know
 #define MI_PROF_FRAME_SIZE_MAX   (MI_MiB)       // to be believed of a frame pointer
 
+#if defined(__APPLE__)
+#define MI_PROF_STACKS_STAY      (1)            // a thread's stack within its bounds is all there
+#else
+#define MI_PROF_STACKS_STAY      (0)            // its memory may be the program's
+#endif
+
 #if defined(__linux__)
 
 static mi_prof_range_t mi_prof_main_bounds;                     // set once
@@ -111,8 +117,11 @@ static const mi_prof_range_t mi_prof_main_bounds = { 0, 0 };
 
 static void mi_prof_bounds_init(void) { }
 
+// Any stack, as far as it can be read.
 static bool mi_prof_bounds_find(uintptr_t sp, mi_prof_range_t* bounds) {
-  MI_UNUSED(sp); MI_UNUSED(bounds); return false;
+  bounds->start = sp;
+  bounds->end = (sp < UINTPTR_MAX - MI_PROF_STACK_SIZE_MAX ? sp + MI_PROF_STACK_SIZE_MAX : UINTPTR_MAX);
+  return true;
 }
 
 #endif
@@ -129,13 +138,15 @@ static mi_decl_noinline bool mi_prof_cursor_probe(mi_prof_cursor_t* cursor, uint
 // Set the bounds of the stack that we are on. Returns false if it is none that we know: then it is searched for frames page by page.
 static bool mi_prof_cursor_set_bounds(mi_prof_cursor_t* cursor, bool search) {
   cursor->readable.start = cursor->readable.end = 0;
-  if (mi_prof_range_has(&mi_prof_main_bounds, cursor->sp)) {
-    cursor->stack = mi_prof_main_bounds;
-    cursor->readable.start = cursor->sp;
-    cursor->readable.end = cursor->stack.end;
+  const bool is_main = mi_prof_range_has(&mi_prof_main_bounds, cursor->sp);
+  if (is_main) { cursor->stack = mi_prof_main_bounds; }
+  if (is_main || (search && mi_prof_bounds_find(cursor->sp, &cursor->stack))) {
+    if (is_main || MI_PROF_STACKS_STAY) {
+      cursor->readable.start = cursor->sp;
+      cursor->readable.end = cursor->stack.end;
+    }
     return true;
   }
-  if (search && mi_prof_bounds_find(cursor->sp, &cursor->stack)) return true;
   cursor->stack.start = cursor->sp;
   cursor->stack.end = (cursor->sp < UINTPTR_MAX - MI_PROF_STACK_SIZE_MAX ? cursor->sp + MI_PROF_STACK_SIZE_MAX : UINTPTR_MAX);
   return false;
