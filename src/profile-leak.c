@@ -46,15 +46,18 @@ static void mi_prof_leak_print_frame(const mi_prof_snapshot_t* snapshot, uintptr
   if (frame == MI_PROF_FRAME_OTHER)     { _mi_message("    [other]\n"); return; }
   if (frame == MI_PROF_FRAME_TRUNCATED) { _mi_message("    [truncated]\n"); return; }
   const uintptr_t pc = frame - 1;     // in the call, not behind it
+  char hex[20];                       // in small letters, which mimalloc's own output has not
   for (size_t i = 0; i < snapshot->module_count; i++) {
     const mi_prof_module_t* const m = &snapshot->modules[i];
     if (pc < m->start || pc >= m->end) continue;
     const size_t len = _mi_strlen(m->path);
     const size_t skip = (len > 400 ? len - 400 : 0);    // messages have a limit; the end tells more
-    _mi_message("    %s+0x%zx\n", m->path + skip, (size_t)(pc - m->start + (uintptr_t)m->offset));
+    *mi_fmt_hex(hex, pc - m->start + m->offset, 1) = 0;
+    _mi_message("    %s+0x%s\n", m->path + skip, hex);
     return;
   }
-  _mi_message("    0x%zx\n", (size_t)pc);
+  *mi_fmt_hex(hex, pc, 1) = 0;
+  _mi_message("    0x%s\n", hex);
 }
 
 static void mi_prof_leak_print_all(const mi_prof_snapshot_t* snapshot, mi_prof_leak_t* leaks, size_t slots) {

@@ -1165,7 +1165,8 @@ static void test_oom_limit(void) {
   check(n > 1000);
   check_between(count, n, n + 500);
   check_between(bytes, 4000.0*n, 4000.0*n + 500000);
-  remove(numbered(pattern, 1));
+  first_number = 1;
+  check_between(take_files(pattern), 1, 5);     // libc may fail too, a second later
   clear_env();
   check_eq(dir_count("", NULL, 0), 0);
   #endif
@@ -1218,6 +1219,7 @@ int main(int argc, char** argv) {
   alarm(1000);
   #endif
   dir_create();
+  test_thread();        // the first, as libc keeps what it allocates for a thread
   test_alloc();
   test_growth();
   test_seconds_alone();
@@ -1227,7 +1229,6 @@ int main(int argc, char** argv) {
   test_signal_thread();
   test_signal_owner();
   #endif
-  test_thread();
   test_names();
   test_keep();
   test_failures_are_counted();
