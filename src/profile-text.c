@@ -52,7 +52,7 @@ static bool mi_fmt_loss(char* line, const mi_prof_stats_t* stats, size_t i) {
   const struct { const char* what; size_t count; } losses[MI_LOSS_COUNT] = {
     { "samples dropped, as the system gave no memory: ", stats->dropped_memory },
     { "samples dropped, as prof_max_bytes was reached: ", stats->dropped_limit },
-    { "samples dropped inside of an unwinder: ", stats->dropped_reentry },
+    { "samples dropped, as they fell into the taking of another: ", stats->dropped_reentry },
     { "samples in [other], as there was no room for their stack: ", stats->folded_stacks },
     { "samples whose stack could not be unwound: ", stats->failed_unwinds }
   };

@@ -46,7 +46,7 @@ static void stack_visit(size_t size, stack_visit_fun* visit, void* arg) {
   stack_dump.dropped = 0;
   bool more = true;
   while (fgets(line, sizeof(line), f) != NULL && strstr(line, "MAPPED_LIBRARIES") == NULL) {
-    sscanf(line, "# dropped samples: %zu", &stack_dump.dropped);
+    sscanf(line, "# samples dropped, as they fell into the taking of another: %zu", &stack_dump.dropped);
     if (more && strstr(line, "heap profile:") == NULL && stack_parse(line, size, &stack)) { more = visit(&stack, arg); }
   }
   fclose(f);
