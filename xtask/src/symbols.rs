@@ -63,7 +63,13 @@ impl Unnamed {
 }
 
 fn open_override(exe: &Path, mapping: &Mapping) -> Result<Binary> {
-    let binary = Binary::open(exe).with_context(|| format!("--exe {}: cannot use it", exe.display()))?;
+    let unusable = || format!("--exe {}: cannot use it", exe.display());
+    let mut binary = Binary::open(exe).with_context(unusable)?;
+    if !binary.has_code {
+        // Only the program that it was made from says what was loaded where.
+        binary.segments =
+            Binary::open(Path::new(&mapping.path)).context(mapping.path.clone()).with_context(unusable)?.segments;
+    }
     if let Some(difference) = binary.difference(mapping) {
         eprintln!("warning: {}: {difference}; its names may be wrong", exe.display());
     }
@@ -101,6 +107,8 @@ struct Symbol {
 /// An executable or library, with the tables that name its functions.
 struct Binary {
     build_id: String,
+    /// A file of debug information alone has none.
+    has_code: bool,
     segments: Vec<Segment>,
     /// By address.
     symbols: Vec<Symbol>,
@@ -115,7 +123,14 @@ impl Binary {
         let debug = separate_debug_file(&build_id).and_then(|path| std::fs::read(path).ok());
         let debug = debug.as_deref().and_then(|bytes| object::File::parse(bytes).ok());
         let debug = debug.as_ref().unwrap_or(&file);
-        Ok(Binary { segments: segments(&file), symbols: symbols(&file, debug), dwarf: dwarf(debug), build_id })
+        let has_code = file.section_by_name(".text").is_none_or(|text| text.file_range().is_some());
+        Ok(Binary {
+            has_code,
+            segments: segments(&file),
+            symbols: symbols(&file, debug),
+            dwarf: dwarf(debug),
+            build_id,
+        })
     }
 
     /// How the file differs from the one that was profiled, if both are known.
