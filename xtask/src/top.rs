@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     /// A profile: profile.proto (gzip'd or raw) or heap_v2 text.
     file: PathBuf,
+    /// Show only what came, or went, since this earlier profile.
+    #[arg(long, value_name = "OLD")]
+    base: Option<PathBuf>,
     /// The program that was profiled, if it is no longer where the profile says.
     #[arg(long, value_name = "PATH")]
     exe: Option<PathBuf>,
@@ -31,12 +34,22 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let profile = Profile::read(&args.file)?;
-    let unnamed = if args.offsets { Unnamed::Offset } else { Unnamed::Binary };
-    let symbolizer = Symbolizer::new(&profile.mappings, args.exe.as_deref(), unnamed)?;
-    let report =
-        Report::new(&profile, &symbolizer, &args.sample_type).with_context(|| args.file.display().to_string())?;
-    print(&(heading(&profile, &report, &args.file) + &report.table(args.rows, args.cum)))
+    let (profile, mut report) = args.report(&args.file)?;
+    if let Some(base) = &args.base {
+        report = report.since(args.report(base)?.1);
+    }
+    print(&(heading(&profile, &report, &args) + &report.table(args.rows, args.cum)))
+}
+
+impl Args {
+    fn report(&self, file: &Path) -> Result<(Profile, Report)> {
+        let profile = Profile::read(file)?;
+        let unnamed = if self.offsets { Unnamed::Offset } else { Unnamed::Binary };
+        let symbolizer = Symbolizer::new(&profile.mappings, self.exe.as_deref(), unnamed)?;
+        let report =
+            Report::new(&profile, &symbolizer, &self.sample_type).with_context(|| file.display().to_string())?;
+        Ok((profile, report))
+    }
 }
 
 /// A reader that closes the pipe early, as `head` does, has seen enough.
@@ -92,6 +105,30 @@ impl Report {
         Ok(sums.into_report(sample_type))
     }
 
+    /// What it has more than an earlier one, which is negative for what went.
+    pub fn since(self, base: Report) -> Report {
+        let mut functions: HashMap<String, (Amount, Amount)> = HashMap::new();
+        for (row, sign) in self.rows.into_iter().map(|row| (row, 1)).chain(base.rows.into_iter().map(|row| (row, -1))) {
+            let (flat, cum) = functions.entry(row.function).or_default();
+            flat.add(row.flat.times(sign));
+            cum.add(row.cum.times(sign));
+        }
+        let mut total = self.total;
+        total.add(base.total.times(-1));
+        Report::sorted(self.sample_type, total, functions)
+    }
+
+    fn sorted(sample_type: String, total: Amount, functions: HashMap<String, (Amount, Amount)>) -> Report {
+        let row = |(function, (flat, cum))| Row { function, flat, cum };
+        let holds = |row: &Row| (row.flat, row.cum) != Default::default();
+        let mut rows: Vec<Row> = functions.into_iter().map(row).filter(holds).collect();
+        rows.sort_by(|a, b| {
+            let size = |row: &Row| std::cmp::Reverse((row.flat.bytes, row.cum.bytes));
+            size(a).cmp(&size(b)).then_with(|| a.function.cmp(&b.function))
+        });
+        Report { sample_type, total, rows }
+    }
+
     pub fn row(&self, function: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.function == function)
     }
@@ -130,13 +167,16 @@ impl Report {
     fn percent(&self, value: i64) -> String {
         match (value, self.total.bytes) {
             (0, _) | (_, 0) => "0%".into(),
-            (value, total) => format!("{:.2}%", 100.0 * value as f64 / total as f64),
+            (value, total) => format!("{:.2}%", 100.0 * value as f64 / total.abs() as f64),
         }
     }
 }
 
-fn heading(profile: &Profile, report: &Report, file: &Path) -> String {
-    let mut text = format!("file      {}\n", file.display());
+fn heading(profile: &Profile, report: &Report, args: &Args) -> String {
+    let mut text = format!("file      {}\n", args.file.display());
+    if let Some(base) = &args.base {
+        let _ = writeln!(text, "since     {}", base.display());
+    }
     if let Some(main) = profile.mappings.first() {
         let _ = writeln!(text, "program   {}", main.path);
     }
@@ -259,14 +299,8 @@ impl<'a> Sums<'a> {
     }
 
     fn into_report(self, sample_type: &str) -> Report {
-        let row = |(function, (flat, cum)): (&str, _)| Row { function: function.to_string(), flat, cum };
-        let mut rows: Vec<Row> =
-            self.functions.into_iter().map(row).filter(|row| row.cum != Amount::default()).collect();
-        rows.sort_by(|a, b| {
-            let size = |row: &Row| std::cmp::Reverse((row.flat.bytes, row.cum.bytes));
-            size(a).cmp(&size(b)).then_with(|| a.function.cmp(&b.function))
-        });
-        Report { sample_type: sample_type.to_string(), total: self.total, rows }
+        let functions = self.functions.into_iter().map(|(function, amounts)| (function.to_string(), amounts));
+        Report::sorted(sample_type.to_string(), self.total, functions.collect())
     }
 }
 
@@ -275,6 +309,10 @@ impl Amount {
         // A file may hold any numbers.
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.objects = self.objects.saturating_add(other.objects);
+    }
+
+    fn times(self, factor: i64) -> Amount {
+        Amount { bytes: self.bytes.saturating_mul(factor), objects: self.objects.saturating_mul(factor) }
     }
 }
 
@@ -357,6 +395,20 @@ mod tests {
     #[test]
     fn a_sample_without_a_stack_is_shown() {
         assert_eq!(amounts(&report(&[(&[], 1, 10)]), "[no stack]"), (10, 10));
+    }
+
+    #[test]
+    fn since_a_base_only_what_changed_is_left() {
+        let old = report(&[(&[1, 0], 2, 200), (&[2, 0], 1, 50), (&[0], 1, 9)]);
+        let new = report(&[(&[1, 0], 3, 300), (&[5], 4, 7), (&[0], 1, 9)]).since(old);
+        assert_eq!(new.total, Amount { bytes: 57, objects: 4 });
+        assert_eq!(new.row("parse").unwrap().flat, Amount { bytes: 100, objects: 1 });
+        assert_eq!((amounts(&new, "main"), amounts(&new, "grow")), ((0, 50), (-50, -50)));
+        let order: Vec<_> = new.rows.iter().map(|row| row.function.as_str()).collect();
+        assert_eq!(order, ["parse", "[other]", "main", "grow"]);
+        let table = new.table(9, false);
+        let last: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["-50B", "-87.72%", "100.00%", "-50B", "-87.72%", "-1", "grow"]);
     }
 
     #[test]
