@@ -5,7 +5,7 @@ use super::cross;
 use super::matrix::{self, Work};
 use super::provision::{self as need, Need};
 use super::report::{Row, Verdict};
-use super::steps::own_command;
+use super::steps::{self, own_command};
 use super::suite::{self, Run, Source, Suite};
 use super::{msvc, run, verdict, Context};
 use crate::cmake::{self, Build};
@@ -61,7 +61,7 @@ const GATES: &[Gate] = &[
     gate("fast-path", &[&need::GCC, &need::OBJDUMP], |context| fastpath::planted(&context.shell).map(|()| 1)),
     gate("rust", &[], rust),
     gate("amalgamation, consumers, commands", &[&need::GCC], other_programs),
-    gate("pprof", &[&need::GCC, &need::GO], |context| pprof::planted(&context.shell)),
+    gate("pprof", steps::PPROF, |context| pprof::Bench::new(&context.shell)?.planted()),
     gate("workflows", &[&need::PIP], |context| workflows::planted(&context.shell)),
     gate("readme", &[], |_| readme::coverage_planted()),
     gate("fuzz", need::SANITIZING, |_| {

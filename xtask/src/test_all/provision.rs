@@ -79,6 +79,12 @@ pub const WINE_SDK: Need = packages(
 pub const LLD: Need = packages("lld-link", "links for the MSVC ABI", || lld_link().is_some(), || names(&["lld"]));
 pub const VALGRIND: Need = packages("valgrind", "runs the tests", || all(&["valgrind"]), || names(&["valgrind"]));
 pub const GO: Need = packages("go", "its pprof reads the dumps", || all(&["go"]), || names(&["golang-go"]));
+pub const GRAPHVIZ: Need = packages("dot", "draws for pprof", || all(&["dot"]), || names(&["graphviz"]));
+pub const PYTHON: Need = packages("python3", "is profiled", || all(&["python3"]), || names(&["python3"]));
+pub const SQLITE: Need = packages("sqlite3", "is profiled", || all(&["sqlite3"]), || names(&["sqlite3"]));
+pub const LUA: Need = packages("lua5.4", "is profiled", || all(&["lua5.4"]), || names(&["lua5.4"]));
+pub const REDIS: Need = packages("redis-server", "is profiled", || all(&["redis-server"]), || names(&["redis-server"]));
+pub const MEMCACHED: Need = packages("memcached", "is profiled", || all(&["memcached"]), || names(&["memcached"]));
 pub const PIP: Need = packages(
     "python3 with pip",
     "installs pinned tools",

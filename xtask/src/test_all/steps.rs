@@ -57,6 +57,8 @@ const GROUPS: &[Group] = &[
     Group { target: "readme", steps: &["readme"], needs: &[&need::GCC], locks: &[], weight: 60 },
 ];
 
+pub const PPROF: &[&Need] = &[&need::GCC, &need::GO, &need::GRAPHVIZ, &need::OBJDUMP];
+
 pub fn cells() -> Vec<Cell> {
     let group = |group: &Group| Cell {
         target: group.target,
@@ -78,7 +80,7 @@ pub fn cells() -> Vec<Cell> {
     if other_steps().next().is_some() {
         cells.push(Cell { work: Work::Function(other), ..group(&OTHER) });
     }
-    cells.push(function("pprof", &[&need::GCC, &need::GO], 30, pprof));
+    cells.push(function("pprof", PPROF, 30, pprof));
     cells.push(function("workflows", &[&need::PIP], 30, workflows));
     cells.push(function("fuzz", need::SANITIZING, 90, fuzz));
     cells
@@ -114,7 +116,7 @@ fn run_steps(steps: &[&Step], context: &Context, row: &mut Row) {
     }
 }
 
-fn timed(name: &str, context: &Context, run: impl FnOnce() -> Result<usize>) -> Test {
+pub fn timed(name: &str, context: &Context, run: impl FnOnce() -> Result<usize>) -> Test {
     let start = Instant::now();
     let verdict = match run() {
         Ok(passed) => Verdict::Passed(passed),
@@ -127,8 +129,13 @@ fn timed(name: &str, context: &Context, run: impl FnOnce() -> Result<usize>) -> 
 }
 
 fn pprof(context: &Context, row: &mut Row) -> Result<()> {
-    row.tests.push(timed("check", context, || pprof::check(&context.shell)));
-    row.tests.push(timed("planted", context, || pprof::planted(&context.shell)));
+    let bench = pprof::Bench::new(&context.shell)?;
+    for variant in &pprof::VARIANTS {
+        row.tests.push(timed(variant.name, context, || bench.check(variant)));
+    }
+    row.tests.push(timed("estimates", context, || bench.estimates()));
+    row.tests.push(timed("labels, allocations, the peak", context, || bench.labels()));
+    row.tests.push(timed("planted", context, || bench.planted()));
     Ok(())
 }
 
