@@ -58,16 +58,17 @@ impl Library {
             shared_library: existing(build.join(platform::shared_library("mimalloc")))?,
         })
     }
+}
 
-    /// A command that runs under the allocator with profiling on, and writes `profile` when it exits.
-    fn preload(&self, mut command: Command, profile: &Path) -> Command {
-        command
-            .envs(platform::PRELOAD.map(|variable| (variable, &self.shared_library)))
-            .env("MIMALLOC_PROF", "1")
-            .env("MIMALLOC_PROF_SAMPLE_RATE", PRELOAD_RATE)
-            .env("MIMALLOC_PROF_DUMP_AT_EXIT", profile);
-        command
-    }
+/// A command that runs under the allocator with profiling on, and writes `profile` when it exits.
+pub fn preload(mut command: Command, library: &Path, profile: &Path) -> Command {
+    command
+        .envs(platform::PRELOAD.map(|variable| (variable, library)))
+        .env("MIMALLOC_PROF", "1")
+        .env("MIMALLOC_PROF_SAMPLE_RATE", PRELOAD_RATE)
+        .env("MIMALLOC_PROF_SEED", "1")
+        .env("MIMALLOC_PROF_DUMP_AT_EXIT", profile);
+    command
 }
 
 /// A command for a program that runs with the profiler of the last demonstration.
@@ -92,7 +93,7 @@ fn finish(command: &mut Command, expected: i32) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let Output { status, stdout, stderr } = command.output().with_context(|| format!("{program}: cannot be run"))?;
     if status.code() != Some(expected) {
-        let log = demo_folder().join("failed.log");
+        let log = util::target_dir().join("failed.log");
         std::fs::write(&log, [stdout, stderr].concat())
             .with_context(|| format!("{}: cannot be written", log.display()))?;
         bail!("{program}: ended with {status}; its output is in {}", log.display());
@@ -101,7 +102,7 @@ fn finish(command: &mut Command, expected: i32) -> Result<String> {
 }
 
 /// A command without the settings for mimalloc that the user's environment may hold.
-fn clean_command(program: &Path) -> Command {
+pub fn clean_command(program: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().to_uppercase().starts_with("MIMALLOC_") {
@@ -167,7 +168,7 @@ fn compile_example(library: &Library, folder: &Path) -> Result<PathBuf> {
 
 /// What a program or a function holds, by its own account and by the profile's.
 #[derive(Debug)]
-struct Comparison {
+pub struct Comparison {
     name: String,
     exact: i64,
     estimate: i64,
@@ -176,14 +177,21 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn new(name: &str, exact: i64, estimate: i64, rate: i64) -> Comparison {
+    pub fn new(name: &str, exact: i64, estimate: i64, rate: i64) -> Comparison {
         // Four standard deviations of the estimate, if all objects are small; it is better for large ones.
         let tolerance = 4.0 * (rate as f64 * exact as f64).sqrt();
         Comparison { name: name.to_string(), exact, estimate, tolerance }
     }
 
-    fn agrees(&self) -> bool {
+    pub fn agrees(&self) -> bool {
         ((self.estimate - self.exact) as f64).abs() <= self.tolerance
+    }
+}
+
+impl std::fmt::Display for Comparison {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let [exact, estimate, tolerance] = [self.exact, self.estimate, self.tolerance as i64].map(top::bytes);
+        write!(f, "{exact} held, {estimate} in the profile, tolerance {tolerance}")
     }
 }
 
@@ -219,7 +227,7 @@ fn comparison_table(comparisons: &[Comparison]) -> String {
 // --- Programs that know nothing of the profiler ---
 
 /// A program with a workload that leaves its memory held at exit.
-struct Program {
+pub struct Program {
     name: &'static str,
     exe: PathBuf,
     workload: fn(&Path, Run) -> Command,
@@ -229,14 +237,14 @@ struct Program {
     by_cum: bool,
 }
 
-enum Run {
+pub enum Run {
     Profiled,
     /// The program counts what it holds.
     Counted,
 }
 
 /// How a program says what it holds: in bytes, after the start of a line.
-struct Account {
+pub struct Account {
     name: &'static str,
     line: &'static str,
     /// Counting takes memory: it needs a run of its own.
@@ -248,8 +256,8 @@ fn unchanged_programs(library: &Library, folder: &Path) -> Result<()> {
         step("programs without a change: not on Windows, which has no preload");
         return Ok(());
     }
-    let programs: Vec<Program> = [python(), sqlite()].into_iter().flatten().collect();
-    ensure!(!programs.is_empty(), "neither python3 (with ctypes) nor sqlite3 is on PATH; install one of them");
+    let programs: Vec<Program> = [python(), sqlite(), lua()].into_iter().flatten().collect();
+    ensure!(!programs.is_empty(), "no python3 (with ctypes), sqlite3 or lua5.4 is on PATH; install one of them");
     programs.iter().try_for_each(|program| unchanged_program(program, library, folder))
 }
 
@@ -259,15 +267,8 @@ fn unchanged_program(program: &Program, library: &Library, folder: &Path) -> Res
         program.name,
         program.exe.display()
     ));
-    let profile_file = folder.join(format!("{}.pb.gz", program.name));
-    remove_old(&profile_file)?;
-    let output = finish(
-        &mut library.preload((program.workload)(&program.exe, Run::Profiled), &profile_file),
-        program.exit_code,
-    )?;
-    let exact = program.account(&output)?;
-
-    let profile = Profile::read(&profile_file).context("the program wrote no profile at exit")?;
+    let profile_file = program.profile_file(folder);
+    let (exact, profile) = program.run(&library.shared_library, folder)?;
     let report = report_of(&profile)?;
     print!("{}", report.table(14, program.by_cum));
     let comparison = program.compare(exact, &report, profile.rate);
@@ -284,6 +285,19 @@ fn unchanged_program(program: &Program, library: &Library, folder: &Path) -> Res
 }
 
 impl Program {
+    fn profile_file(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.pb.gz", self.name))
+    }
+
+    /// Returns what it says it holds, and its profile at exit.
+    pub fn run(&self, library: &Path, folder: &Path) -> Result<(i64, Profile)> {
+        let file = self.profile_file(folder);
+        remove_old(&file)?;
+        let output = finish(&mut preload((self.workload)(&self.exe, Run::Profiled), library, &file), self.exit_code)?;
+        let profile = Profile::read(&file).context("the program wrote no profile at exit")?;
+        Ok((self.account(&output)?, profile))
+    }
+
     /// The bytes held, from the output of the profiled run or of a run that only counts.
     fn account(&self, profiled_output: &str) -> Result<i64> {
         let counted = match self.account.separate {
@@ -304,7 +318,7 @@ impl Program {
 }
 
 /// The interpreter itself: what is on PATH may be a script that starts other programs first.
-fn python() -> Option<Program> {
+pub fn python() -> Option<Program> {
     const PRINT_EXECUTABLE: &str = "import ctypes, json, os, sys, tracemalloc; print(os.path.realpath(sys.executable))";
     let exe = tools::first_line(&tools::find("python3")?, &["-c", PRINT_EXECUTABLE])?;
     let workload = |exe: &Path, run: Run| {
@@ -320,7 +334,7 @@ fn python() -> Option<Program> {
     Some(Program { name: "python3", exe: exe.into(), workload, exit_code: 0, account, by_cum: false })
 }
 
-fn sqlite() -> Option<Program> {
+pub fn sqlite() -> Option<Program> {
     let workload = |exe: &Path, _: Run| {
         let mut command = clean_command(exe);
         command.args(["-batch", "-init"]).arg(util::repo_root().join("examples/workload.sql")).arg(":memory:");
@@ -329,6 +343,16 @@ fn sqlite() -> Option<Program> {
     };
     let account = Account { name: "its .stats", line: "Memory Used:", separate: false };
     Some(Program { name: "sqlite3", exe: tools::find("sqlite3")?, workload, exit_code: 3, account, by_cum: true })
+}
+
+pub fn lua() -> Option<Program> {
+    let workload = |exe: &Path, _: Run| {
+        let mut command = clean_command(exe);
+        command.arg(util::repo_root().join("examples/workload.lua"));
+        command
+    };
+    let account = Account { name: "its collectgarbage", line: "collectgarbage", separate: false };
+    Some(Program { name: "lua5.4", exe: tools::find("lua5.4")?, workload, exit_code: 0, account, by_cum: true })
 }
 
 #[cfg(test)]

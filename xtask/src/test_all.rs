@@ -6,6 +6,7 @@ mod machine;
 mod matrix;
 mod msvc;
 mod planted;
+mod programs;
 pub mod provision;
 mod report;
 mod steps;

@@ -4,7 +4,7 @@ use super::machine::Machine;
 use super::provision::{self as need, Need};
 use super::report::Row;
 use super::suite::{Source, Stress, Suite};
-use super::{cross, msvc, steps, Context};
+use super::{cross, msvc, programs, steps, Context};
 use crate::platform;
 use crate::upstream::PRIMARY;
 use crate::util;
@@ -232,6 +232,7 @@ pub fn cells() -> Vec<Cell> {
     cells.extend(variants());
     cells.extend(upstream_versions());
     cells.extend(steps::cells());
+    cells.extend(programs::cells());
     cells
 }
 
