@@ -4,6 +4,7 @@ mod cmake;
 mod consumers;
 mod demo;
 mod doctor;
+mod document;
 mod fastpath;
 mod fuzz;
 mod hooks;

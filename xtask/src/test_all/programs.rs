@@ -9,6 +9,7 @@ use super::steps::timed;
 use super::Context;
 use crate::cmake::Build;
 use crate::demo::{self, Comparison, Program};
+use crate::document;
 use crate::materialize;
 use crate::profile::Profile;
 use crate::upstream::{Upstream, PRIMARY};
@@ -31,6 +32,7 @@ pub fn cells() -> Vec<Cell> {
         cell("lua5.4", &need::LUA, |context, row| at_exit(context, row, demo::lua())),
         cell("redis", &need::REDIS, server::redis),
         cell("memcached", &need::MEMCACHED, server::memcached),
+        cell("finding-a-leak", &need::GO, finding_a_leak),
     ]
 }
 
@@ -53,6 +55,21 @@ fn at_exit(context: &Context, row: &mut Row, program: Option<Program>) -> Result
     let (exact, profile) = program.run(&library(context)?, &folder())?;
     row.tests.push(timed("estimate", context, || compare(context, exact, &profile)));
     row.tests.push(timed("planted", context, || disagree(exact / 2, &profile)));
+    Ok(())
+}
+
+/// The document's commands, which find the guilty line of the example; and a document that blames another one.
+fn finding_a_leak(context: &Context, row: &mut Row) -> Result<()> {
+    let (library, folder) = (library(context)?, folder().join("document"));
+    let text = context.shell.read_file(util::repo_root().join("docs/finding-a-leak.md"))?;
+    let printed = document::run(&context.shell, &text, &folder, "/usr/local/lib/libmimalloc.so", &library)?;
+    row.tests.push(timed("what it shows", context, || document::compare(&text, &printed)));
+    row.tests.push(timed("planted", context, || {
+        let error =
+            document::compare(&text.replace(" 53:", " 54:"), &printed).err().context("another line was not noticed")?;
+        ensure!(error.to_string().contains("-list"), "noticed elsewhere: {error:#}");
+        Ok(1)
+    }));
     Ok(())
 }
 
