@@ -4,7 +4,7 @@ use crate::cmake::run;
 use crate::materialize;
 use crate::offproof::{self, Plant};
 use crate::upstream::{Upstream, PRIMARY};
-use crate::util;
+use crate::{text, util};
 use anyhow::{ensure, Context, Result};
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::ops::Range;
@@ -38,7 +38,7 @@ const PLANT: Plant = Plant {
 
 /// Compares every function; returns how many.
 pub fn prove(shell: &Shell) -> Result<usize> {
-    let pristine = offproof::pristine_build(shell, PRIMARY)?.static_object(OBJECT)?;
+    let pristine = offproof::pristine_build(shell, &Upstream::Pinned(PRIMARY))?.static_object(OBJECT)?;
     let tree = materialize::tree_folder(&Upstream::Pinned(PRIMARY))?;
     let on = offproof::build(shell, &tree, "fast-path", "-DMI_PPROF=ON")?.static_object(OBJECT)?;
     let differing = differing(shell, &pristine, &on)?;
@@ -48,7 +48,7 @@ pub fn prove(shell: &Shell) -> Result<usize> {
 
 /// The proof must see one more store in the path that all allocations share.
 pub fn planted(shell: &Shell) -> Result<()> {
-    let pristine = offproof::pristine_build(shell, PRIMARY)?.static_object(OBJECT)?;
+    let pristine = offproof::pristine_build(shell, &Upstream::Pinned(PRIMARY))?.static_object(OBJECT)?;
     let planted = offproof::planted_object(shell, PLANT, "on", "-DMI_PPROF=ON")?;
     let differing = differing(shell, &pristine, &planted)?;
     ensure!(differing.iter().any(|text| text.starts_with("\nmi_malloc:")), "a store in mi_malloc was not noticed");
@@ -60,7 +60,7 @@ fn differing(shell: &Shell, pristine: &Path, ours: &Path) -> Result<Vec<String>>
     for function in FUNCTIONS {
         let (pristine, ours) = (instructions(shell, pristine, function)?, instructions(shell, ours, function)?);
         if pristine != ours {
-            differing.push(format!("\n{function}:\n{}", side_by_side(&pristine, &ours)));
+            differing.push(format!("\n{function}:\n{}", text::side_by_side(&pristine, &ours)));
         }
     }
     Ok(differing)
@@ -132,16 +132,6 @@ fn with_symbolic_target(text: &str, starts: &[u64]) -> String {
         true => format!("{operation} @{}", starts.partition_point(|start| *start < address)),
         false => format!("{operation} <{}", symbol.split_once("+0x").map_or(symbol, |(name, _)| name)),
     }
-}
-
-fn side_by_side(pristine: &[String], ours: &[String]) -> String {
-    let none = String::new();
-    let rows = pristine.len().max(ours.len());
-    let row = |at: usize| {
-        let (left, right) = (pristine.get(at).unwrap_or(&none), ours.get(at).unwrap_or(&none));
-        format!("  {} {left:<60} {right}\n", if left == right { ' ' } else { '!' })
-    };
-    (0..rows).map(row).collect()
 }
 
 #[cfg(test)]

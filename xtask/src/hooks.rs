@@ -3,6 +3,9 @@
 //! An anchor is looked up in the pristine text (regions of an earlier run are dropped first), inside its scope,
 //! and must be found exactly once. All hooks apply or none does.
 
+pub mod document;
+pub mod excerpt;
+
 use crate::region::{self, Region, Syntax};
 use crate::scope;
 use crate::text::{self, Eol, Line};
@@ -19,10 +22,10 @@ pub struct Hook {
     pub name: String,
     pub file: String,
     /// A function, an initialised variable, or a type (`struct mi_page_s`); the whole file when absent.
-    scope: Option<String>,
+    pub scope: Option<String>,
     /// Text within exactly one line of the scope.
-    anchor: String,
-    place: Place,
+    pub anchor: String,
+    pub place: Place,
     /// How many lines, from the anchor's, are meant.
     #[serde(default = "one")]
     lines: usize,
@@ -32,23 +35,34 @@ pub struct Hook {
     #[serde(default = "one")]
     of: usize,
     #[serde(default)]
-    code: String,
+    pub code: String,
     /// The preprocessor condition; `false` inserts without a region (for files that are made on the fly).
     #[serde(default)]
     guard: Guard,
-    /// One line on why it is there.
-    why: String,
+    /// One line on what it is for.
+    pub why: String,
+    /// What it costs at run time.
+    #[serde(default)]
+    pub cost: String,
+    /// Why it cannot be elsewhere.
+    #[serde(default)]
+    pub here: String,
+    #[serde(default)]
+    #[allow(dead_code)] // until there is a series
+    pub part: Part,
     /// Where the hook applies at all; everywhere when absent.
     versions: Option<Versions>,
     /// What differs in a range of versions.
     #[serde(default)]
-    alt: Vec<Alternative>,
+    pub alt: Vec<Alternative>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Alternative {
-    versions: Versions,
+pub struct Alternative {
+    pub versions: Versions,
+    /// What is different there.
+    pub why: String,
     scope: Option<String>,
     anchor: Option<String>,
     lines: Option<usize>,
@@ -59,10 +73,21 @@ struct Alternative {
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "lowercase")]
-enum Place {
+pub enum Place {
     Before,
     After,
     Replace,
+}
+
+/// The patch of an upstream series that brings the hook.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, PartialOrd)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    Options,
+    Engine,
+    #[default]
+    Hooks,
+    Tests,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -87,6 +112,8 @@ pub struct Outcome {
     pub hook: String,
     pub file: String,
     pub state: State,
+    /// How many lines it adds to upstream's.
+    pub lines: usize,
 }
 
 pub enum State {
@@ -148,6 +175,7 @@ pub fn parse(toml: &str) -> Result<Vec<Hook>> {
 
 /// Applies `hooks` to the files that `read` gives, which may carry the regions of an earlier run.
 pub fn apply(hooks: &[Hook], version: Version, read: impl Fn(&str) -> Option<String>) -> Result<Applied> {
+    ensure!(version.0 == 2, "mimalloc {version} is of another line: the hooks are for versions 2.x");
     let mut by_file: BTreeMap<&str, Vec<Hook>> = BTreeMap::new();
     for hook in hooks {
         if hook.applies_to(version)? {
@@ -169,7 +197,7 @@ pub fn apply(hooks: &[Hook], version: Version, read: impl Fn(&str) -> Option<Str
 
 /// The hooked text, unless a hook drifted.
 fn apply_to_file(file: &str, source: Option<&str>, hooks: &[Hook]) -> Result<(Option<String>, Vec<Outcome>)> {
-    let outcome = |hook: &Hook, state| Outcome { hook: hook.name.clone(), file: file.to_string(), state };
+    let outcome = |hook: &Hook, state| Outcome { hook: hook.name.clone(), file: file.to_string(), state, lines: 0 };
     let Some(source) = source else {
         let missing = || State::Drifted(Drift { problem: "there is no such file".into(), candidates: Vec::new() });
         return Ok((None, hooks.iter().map(|hook| outcome(hook, missing())).collect()));
@@ -188,7 +216,7 @@ fn apply_to_file(file: &str, source: Option<&str>, hooks: &[Hook]) -> Result<(Op
     let complete = drifts.is_empty();
     let placed = edits.iter().zip(numbers).map(|(edit, number)| {
         let state = if pristine.has_region(edit) { State::Present(number) } else { State::Applied(number) };
-        outcome(edit.hook, state)
+        Outcome { lines: edit.block.len() - edit.kept(), ..outcome(edit.hook, state) }
     });
     let outcomes = placed.chain(drifts).collect();
     Ok((complete.then(|| text::join(&lines)), outcomes))
@@ -264,6 +292,15 @@ impl Edit<'_> {
         }
     }
 
+    /// How many of its lines are upstream's.
+    fn kept(&self) -> usize {
+        if self.hook.place == Place::Replace {
+            self.hook.lines.min(self.block.len())
+        } else {
+            0
+        }
+    }
+
     fn is_at(&self, place: Place, line: usize) -> bool {
         self.hook.place == place && self.start() == line
     }
@@ -285,7 +322,11 @@ impl Hook {
         match &self.guard {
             Guard::None(guarded) => ensure!(!guarded, "guard is a condition or false"),
             Guard::Condition(text) => {
-                ensure!(text.contains(region::GUARD), "its guard does not name {}", region::GUARD);
+                ensure!(
+                    region::is_off_without_guard(text),
+                    "its guard '{text}' is not off when {} is 0",
+                    region::GUARD
+                );
                 ensure!(Syntax::of(&self.file).is_some(), "{}: no way to guard code in such a file", self.file);
             }
         }
@@ -293,7 +334,7 @@ impl Hook {
         Ok(())
     }
 
-    fn applies_to(&self, version: Version) -> Result<bool> {
+    pub fn applies_to(&self, version: Version) -> Result<bool> {
         let applies = self.versions.as_ref().map_or(Ok(true), |versions| versions.contain(version));
         applies.with_context(|| format!("hook '{}'", self.name))
     }

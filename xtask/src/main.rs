@@ -1,16 +1,20 @@
 //! `cargo xtask`: materializes the mimalloc tree with the profiler, builds, tests and demonstrates it.
 
+mod checkout;
 mod cmake;
 mod consumers;
 mod demo;
 mod doctor;
 mod document;
+mod drift;
 mod fastpath;
 mod fuzz;
+mod git;
 mod hooks;
 mod materialize;
 mod offproof;
 mod ours;
+mod pin;
 mod platform;
 mod pprof;
 mod profile;
@@ -41,6 +45,12 @@ enum Command {
     Materialize(materialize::Args),
     /// Put the profiler into an existing mimalloc checkout, all or nothing
     Reapply(reapply::Args),
+    /// Say whether the profiler fits every pinned mimalloc, and others, and where it does not
+    Drift(drift::Args),
+    /// Pin the mimalloc that a version of the crate libmimalloc-sys2 ships
+    Pin(pin::Args),
+    /// Make docs/hooks.md of the list of hooks
+    Hooks(hooks::document::Args),
     /// Run everything that must hold before a change is good, in minutes
     Test(test::Args),
     /// The same for every system and toolchain that this machine can build for, run or emulate
@@ -59,6 +69,9 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Materialize(args) => materialize::run(args),
         Command::Reapply(args) => reapply::run(args),
+        Command::Drift(args) => drift::execute(args),
+        Command::Pin(args) => pin::run(args),
+        Command::Hooks(args) => hooks::document::run(args),
         Command::Test(args) => test::execute(args),
         Command::TestAll(args) => test_all::execute(args),
         Command::Fuzz(args) => fuzz::run(args),

@@ -1,5 +1,6 @@
 //! `cargo xtask materialize`: pristine upstream + our files + the hooks, as a tree that builds with plain CMake.
 
+use crate::checkout;
 use crate::hooks::{self, Applied};
 use crate::ours;
 use crate::region::{self, Syntax};
@@ -47,15 +48,33 @@ pub fn materialize(upstream: &Upstream, folder: &Path) -> Result<Changes> {
 
 /// The whole tree, in memory.
 pub fn compose(upstream: &Upstream) -> Result<Tree> {
+    let mut tree = pristine_with_tests(upstream)?;
+    let version = tree.version()?;
+    add_our_files(&mut tree)?;
+    let hooks = hooks::load(&util::hooks_file())?;
+    if let Upstream::Checkout(folder) = upstream {
+        checkout::ensure_usable(folder, &tree, &hooks)?;
+    }
+    apply(&hooks, version, &mut tree)?.ensure_complete(&format!("mimalloc {version}"))?;
+    Ok(tree)
+}
+
+/// Upstream's tree without anything of ours that it may carry already.
+pub fn pristine(upstream: &Upstream) -> Result<Tree> {
     let mut tree = upstream.tree()?;
+    if drop_all_regions(&mut tree)? {
+        tree.files.retain(|path, _| !ours::is_ours(path));
+    }
+    Ok(tree)
+}
+
+/// The same with upstream's tests, which no crate carries.
+pub fn pristine_with_tests(upstream: &Upstream) -> Result<Tree> {
+    let mut tree = pristine(upstream)?;
     let version = tree.version().with_context(|| upstream.label())?;
-    let was_hooked = drop_all_regions(&mut tree)?;
     if !has_tests(&tree) {
         add_upstream_tests(&mut tree, version)?;
     }
-    add_our_files(&mut tree, was_hooked)?;
-    let hooks = hooks::load(&util::hooks_file())?;
-    apply(&hooks, version, &mut tree)?.ensure_complete(&format!("mimalloc {version}"))?;
     Ok(tree)
 }
 
@@ -96,9 +115,9 @@ fn add_upstream_tests(tree: &mut Tree, version: Version) -> Result<()> {
     apply(&adaptations, version, tree)?.ensure_complete("upstream's tests")
 }
 
-fn add_our_files(tree: &mut Tree, replace: bool) -> Result<()> {
+fn add_our_files(tree: &mut Tree) -> Result<()> {
     for (path, file) in ours::files()? {
-        ensure!(replace || !tree.files.contains_key(&path), "upstream has a file of its own at {path}");
+        ensure!(!tree.files.contains_key(&path), "upstream has a file of its own at {path}");
         tree.files.insert(path, file);
     }
     Ok(())

@@ -38,7 +38,7 @@ pub fn is_ours(path: &str) -> bool {
     patterns.iter().any(|prefix| path.starts_with(prefix)) || util::repo_root().join(path).is_file() && in_folders(path)
 }
 
-fn in_folders(path: &str) -> bool {
+pub fn in_folders(path: &str) -> bool {
     path.split_once('/').is_some_and(|(folder, _)| FOLDERS.contains(&folder))
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask reapply`: our files and the hooks on an existing mimalloc checkout, in place, all or nothing.
 
+use crate::checkout;
 use crate::hooks::{self, Applied, State};
 use crate::materialize::drop_all_regions;
 use crate::ours;
@@ -17,6 +18,9 @@ pub struct Args {
     /// Only report; fail if anything is missing or drifted
     #[arg(long)]
     check: bool,
+    /// Go on although the checkout has changes that are not committed
+    #[arg(long)]
+    allow_dirty: bool,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -26,6 +30,9 @@ pub fn run(args: Args) -> Result<()> {
     plan.hooks.ensure_complete(&args.upstream.display().to_string())?;
     if args.check {
         return plan.ensure_nothing_to_do(&args.upstream);
+    }
+    if !args.allow_dirty {
+        checkout::ensure_clean(&args.upstream).context("nothing was written")?;
     }
     plan.carry_out(&args.upstream)
 }
@@ -40,9 +47,10 @@ pub struct Plan {
     ours: Vec<(String, bool)>,
 }
 
-pub fn plan(checkout: &Path, hooks: &[hooks::Hook]) -> Result<Plan> {
-    let before = Tree::read(checkout)?;
-    let version = before.version().with_context(|| checkout.display().to_string())?;
+pub fn plan(folder: &Path, hooks: &[hooks::Hook]) -> Result<Plan> {
+    let before = Tree::read(folder)?;
+    let version = before.version().with_context(|| folder.display().to_string())?;
+    checkout::ensure_usable(folder, &before, hooks).context("nothing was written")?;
     let mut after = before.clone();
     let was_hooked = drop_all_regions(&mut after)?;
     let applied = hooks::apply(hooks, version, |file| before.text(file))?;
@@ -51,12 +59,12 @@ pub fn plan(checkout: &Path, hooks: &[hooks::Hook]) -> Result<Plan> {
     }
 
     let ours = ours::files()?;
-    let stands = |path: &str| std::fs::read(checkout.join(path)).ok();
+    let stands = |path: &str| std::fs::read(folder.join(path)).ok();
     for (path, file) in &ours {
         let foreign = !was_hooked && stands(path).is_some_and(|bytes| bytes != file.bytes);
-        ensure!(!foreign, "{}: upstream has a file of its own at {path}; nothing was written", checkout.display());
+        ensure!(!foreign, "{}: upstream has a file of its own at {path}; nothing was written", folder.display());
     }
-    let removals = ours::files_in_checkout(checkout)?.into_keys().filter(|path| !ours.contains_key(path)).collect();
+    let removals = ours::files_in_checkout(folder)?.into_keys().filter(|path| !ours.contains_key(path)).collect();
     let report = ours.iter().map(|(path, file)| (path.clone(), stands(path).as_ref() == Some(&file.bytes))).collect();
     let mut writes: BTreeMap<String, File> = after.files.into_iter().chain(ours).collect();
     writes.retain(|path, file| stands(path).as_ref() != Some(&file.bytes));
@@ -99,21 +107,22 @@ impl Plan {
 
     /// Every new text lies on disk before the first file is replaced. If one cannot be, the others get their old
     /// content back.
-    pub fn carry_out(&self, checkout: &Path) -> Result<()> {
-        let stage = |(path, file): (&String, &File)| Staged::write(&checkout.join(path), &file.bytes, file.executable);
+    pub fn carry_out(&self, folder: &Path) -> Result<()> {
+        checkout::ensure_writable(folder, self.writes.keys().chain(&self.removals)).context("nothing was written")?;
+        let stage = |(path, file): (&String, &File)| Staged::write(&folder.join(path), &file.bytes, file.executable);
         let staged: Vec<Staged> = self.writes.iter().map(stage).collect::<Result<_>>()?;
-        let old = self.writes.keys().chain(&self.removals).map(|path| Old::read(checkout.join(path)));
+        let old = self.writes.keys().chain(&self.removals).map(|path| Old::read(folder.join(path)));
         let old: Vec<Old> = old.collect::<Result<_>>()?;
-        let replaced = staged.into_iter().try_for_each(Staged::commit).and_then(|()| self.remove_stale(checkout));
+        let replaced = staged.into_iter().try_for_each(Staged::commit).and_then(|()| self.remove_stale(folder));
         replaced.map_err(|error| match old.iter().try_for_each(Old::restore) {
             Ok(()) => error.context("nothing was changed"),
             Err(worse) => error.context(format!("{worse:#}: the checkout is in between; repair it with git")),
         })
     }
 
-    fn remove_stale(&self, checkout: &Path) -> Result<()> {
+    fn remove_stale(&self, folder: &Path) -> Result<()> {
         self.removals.iter().try_for_each(|path| {
-            std::fs::remove_file(checkout.join(path)).with_context(|| format!("{path}: cannot be removed"))
+            std::fs::remove_file(folder.join(path)).with_context(|| format!("{path}: cannot be removed"))
         })
     }
 }
@@ -151,39 +160,20 @@ impl Old {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::write_if_changed;
-    use crate::upstream::{Upstream, PRIMARY};
-
-    /// A checkout of the primary base in a folder of its own.
-    struct Checkout(PathBuf);
+    use crate::checkout::testing::Checkout;
+    use crate::upstream::{crate_tree, pins_folder, PRIMARY};
 
     impl Checkout {
-        fn new(name: &str) -> Checkout {
-            let folder = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&folder);
-            for (path, file) in &Upstream::Pinned(PRIMARY).tree().unwrap().files {
-                write_if_changed(&folder.join(path), file).unwrap();
-            }
-            Checkout(folder)
-        }
-
         fn run(&self, check: bool) -> Result<()> {
-            run(Args { upstream: self.0.clone(), check })
+            run(Args { upstream: self.0.clone(), check, allow_dirty: false })
         }
 
-        fn content(&self) -> BTreeMap<String, Vec<u8>> {
-            Tree::read(&self.0).unwrap().files.into_iter().map(|(path, file)| (path, file.bytes)).collect()
-        }
-
-        fn edit(&self, path: &str, change: impl Fn(&str) -> String) {
-            let path = self.0.join(path);
-            std::fs::write(&path, change(&std::fs::read_to_string(&path).unwrap())).unwrap();
-        }
-    }
-
-    impl Drop for Checkout {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
+        /// It must be refused with one line that says `text`, and stay as it is.
+        fn is_refused(&self, text: &str) {
+            let before = self.content();
+            let error = format!("{:#}", self.run(false).expect_err(text));
+            assert!(error.contains(text), "{error}");
+            assert!(before == self.content(), "{text}: something was written");
         }
     }
 
@@ -201,13 +191,87 @@ mod tests {
     }
 
     #[test]
-    fn a_drift_leaves_every_byte_alone() {
-        let checkout = Checkout::new("drift");
+    fn a_hook_whose_target_is_missing_is_named() {
+        let checkout = Checkout::new("missing");
         checkout.edit("include/mimalloc/types.h", |text| text.replace("struct mi_page_s {", "struct mi_leaf_s {"));
-        let before = checkout.content();
-        let error = checkout.run(false).unwrap_err().to_string();
-        assert!(error.contains("struct mi_page_s") && error.contains("nothing was written"), "{error}");
-        assert!(before == checkout.content());
+        checkout.is_refused("'struct mi_page_s': no such definition");
+        std::fs::remove_file(checkout.0.join("src/heap.c")).unwrap();
+        checkout.is_refused("src/heap.c: there is no such file");
+    }
+
+    #[test]
+    fn a_hook_whose_target_is_doubled_is_named() {
+        let checkout = Checkout::new("doubled");
+        let line = "  mi_assert_internal(p != NULL);\n";
+        checkout.edit("src/page.c", |text| text.replace(line, &line.repeat(2)));
+        checkout.is_refused("in '_mi_malloc_generic': expected once, found 2 times");
+    }
+
+    #[test]
+    fn a_hook_whose_target_is_reformatted_is_named_with_the_nearest_line() {
+        let checkout = Checkout::new("reformatted");
+        checkout.edit("src/page.c", |text| {
+            text.replace("_mi_page_free_collect(page,false);", "_mi_page_free_collect(page, false);")
+        });
+        checkout.is_refused("nearest: src/page.c:904: _mi_page_free_collect(page, false);");
+    }
+
+    #[test]
+    fn crlf_line_ends_are_refused() {
+        let checkout = Checkout::new("crlf");
+        checkout.edit("src/page.c", |text| text.replace('\n', "\r\n"));
+        checkout.is_refused("src/page.c: has CRLF line ends");
+    }
+
+    #[test]
+    fn a_read_only_file_is_refused() {
+        let checkout = Checkout::new("read-only");
+        let file = checkout.0.join("src/page.c");
+        let mut permissions = file.metadata().unwrap().permissions();
+        permissions.set_readonly(true);
+        std::fs::set_permissions(&file, permissions).unwrap();
+        checkout.is_refused("src/page.c: read-only");
+    }
+
+    #[test]
+    fn changes_that_are_not_committed_are_refused_unless_they_are_ours() {
+        let checkout = Checkout::new("dirty");
+        checkout.commit();
+        checkout.run(false).unwrap();
+        checkout.run(false).unwrap();
+        checkout.edit("src/os.c", |text| format!("{text}// mine\n"));
+        checkout.edit("src/page.c", |text| text.replace("#if MI_PPROF", "#if MI_PPROF && 1"));
+        checkout.is_refused("not committed: src/os.c;");
+        run(Args { upstream: checkout.0.clone(), check: false, allow_dirty: true }).unwrap();
+        assert!(checkout.content()["src/os.c"].ends_with(b"// mine\n"));
+    }
+
+    #[test]
+    fn what_is_no_mimalloc_is_refused() {
+        let checkout = Checkout::new("other");
+        std::fs::remove_file(checkout.0.join("include/mimalloc.h")).unwrap();
+        checkout.is_refused("not a mimalloc tree?");
+        let error = run(Args { upstream: checkout.0.join("nowhere"), check: false, allow_dirty: false }).unwrap_err();
+        assert!(error.to_string().contains("no such folder"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_symbolic_link_is_refused() {
+        let checkout = Checkout::new("link");
+        std::fs::rename(checkout.0.join("src/page.c"), checkout.0.join("page.c")).unwrap();
+        std::os::unix::fs::symlink("../page.c", checkout.0.join("src/page.c")).unwrap();
+        checkout.is_refused("src/page.c: a symbolic link");
+        assert!(checkout.0.join("src/page.c").is_symlink());
+    }
+
+    #[test]
+    fn another_line_of_mimalloc_is_refused() {
+        let checkout = Checkout::new("v3");
+        std::fs::remove_dir_all(&checkout.0).unwrap();
+        let v3 = crate_tree(&pins_folder().join(PRIMARY), "c_src/mimalloc3").unwrap();
+        v3.write(&checkout.0).unwrap();
+        checkout.is_refused("is of another line");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! Dropping every region gives the pristine file back, byte for byte.
 
 use crate::text::{self, Eol, Line};
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Result};
 
 pub const GUARD: &str = "MI_PPROF";
 const BEGIN: &str = "# mi_prof begin";
@@ -74,6 +74,7 @@ pub fn drop_regions(source: &str, syntax: Syntax) -> Result<Dropped> {
     while at < lines.len() {
         if syntax.opens(&lines[at].text) {
             let end = region_end(&lines, at, syntax)?;
+            ensure_left_out(&lines[at..=end], at, syntax)?;
             drop_region(&mut dropped, &lines[at..=end], at, syntax);
             at = end + 1;
         } else {
@@ -106,6 +107,22 @@ fn drop_region(dropped: &mut Dropped, region: &[Line], first: usize, syntax: Syn
     }
 }
 
+/// Whether lines with this condition are gone when `MI_PPROF` is 0, whatever else is defined.
+pub fn is_off_without_guard(condition: &str) -> bool {
+    let rest = condition.trim().strip_prefix(GUARD).map(str::trim_start);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("&&") && !rest.contains("||") && !rest.contains('?'))
+}
+
+/// Upstream's lines after `#else` are what a build without the profiler sees, and nothing else.
+fn ensure_left_out(region: &[Line], first: usize, syntax: Syntax) -> Result<()> {
+    let Some((word, condition)) = directive(&region[0].text).filter(|_| syntax == Syntax::C) else { return Ok(()) };
+    let is_off = word == "if" && is_off_without_guard(condition);
+    ensure!(is_off, "line {}: '{}' is not off when {GUARD} is 0", first + 1, region[0].text.trim());
+    let elif = outermost(region, "elif");
+    ensure!(elif.is_none(), "line {}: a region has one condition, and no #elif", first + 1);
+    Ok(())
+}
+
 fn replaced_lines(region: &[Line], syntax: Syntax) -> Vec<(usize, Line)> {
     let inner = 1..region.len() - 1;
     match syntax {
@@ -116,19 +133,19 @@ fn replaced_lines(region: &[Line], syntax: Syntax) -> Vec<(usize, Line)> {
             })
             .collect(),
         Syntax::C => {
-            let first = branch(region).map_or(inner.end, |at| at + 1);
+            let first = outermost(region, "else").map_or(inner.end, |at| at + 1);
             (first..inner.end).map(|i| (i, region[i].clone())).collect()
         }
     }
 }
 
-/// Where the outermost `#else` of a C region stands.
-fn branch(region: &[Line]) -> Option<usize> {
+/// Where a directive belongs to the outermost `#if` of a C region.
+fn outermost(region: &[Line], word: &str) -> Option<usize> {
     let mut depth = 0;
     region.iter().position(|line| {
-        let word = directive(&line.text).map_or("", |(word, _)| word);
-        depth += nesting(word);
-        depth == 1 && word == "else"
+        let found = directive(&line.text).map_or("", |(word, _)| word);
+        depth += nesting(found);
+        depth == 1 && found == word
     })
 }
 
@@ -174,6 +191,16 @@ mod tests {
         assert_eq!(text::join(&dropped.lines), "a\nd\ne\n");
         assert_eq!(dropped.numbers, [1, 9, 11]);
         assert_eq!(dropped.regions[0].position, 1);
+    }
+
+    #[test]
+    fn a_region_that_stays_without_the_profiler_is_an_error() {
+        for condition in ["if !MI_PPROF", "ifdef MI_PPROF", "if MI_PPROF || X", "if X && MI_PPROF", "if MI_PPROF == 0"]
+        {
+            assert!(drop_regions(&format!("#{condition}\nb\n#endif\n"), Syntax::C).is_err(), "{condition}");
+        }
+        assert!(drop_regions("#if MI_PPROF\nb\n#elif X\nc\n#endif\n", Syntax::C).is_err());
+        assert!(drop_regions("#if MI_PPROF && X\nb\n#endif\n", Syntax::C).is_ok());
     }
 
     #[test]

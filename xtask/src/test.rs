@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that must hold before a change is good, on this machine, in minutes.
 
 use crate::cmake::{self, run, Build};
-use crate::upstream::PINS;
-use crate::{consumers, fastpath, offproof, platform, readme, tools, util};
+use crate::upstream::{pins, Upstream, PRIMARY};
+use crate::{consumers, fastpath, hooks, offproof, platform, readme, tools, util};
 use anyhow::{bail, ensure, Result};
 use std::io::Write as _;
 use std::time::Instant;
@@ -30,16 +30,18 @@ const fn step(name: &'static str, run: fn(&Shell) -> Result<Passed>) -> Step {
     Step { name, run }
 }
 
-pub const STEPS: [Step; 24] = [
+pub const STEPS: [Step; 26] = [
     step("fmt", |shell| once(run(cmd!(shell, "cargo fmt --all --check")))),
     step("clippy", |shell| {
         once(run(cmd!(shell, "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings")))
     }),
     step("rust tests", |shell| rust_tests(&run(cmd!(shell, "cargo test --locked --workspace"))?)),
-    step("off proof: source", |_| each(PINS, offproof::source)),
-    step("off proof: source, planted", |_| once(offproof::source_planted())),
-    step("off proof: code", |shell| PINS.into_iter().map(|pin| offproof::code(shell, pin)).sum()),
+    step("docs/hooks.md", |_| once(hooks::document::check())),
+    step("off proof: source", |_| each_pin(|pin| offproof::source(pin).map(|()| 1))),
+    step("off proof: source, planted", |_| offproof::source_planted()),
+    step("off proof: code", |shell| each_pin(|pin| offproof::code(shell, pin))),
     step("off proof: code, planted", |shell| once(offproof::code_planted(shell))),
+    step("off proof: static.c", |shell| offproof::static_c(shell, &Upstream::Pinned(PRIMARY))),
     step("fast path", fastpath::prove),
     step("fast path, planted", |shell| once(fastpath::planted(shell))),
     step("ctest: release, on", |shell| ctest(shell, &RELEASE_ON)),
@@ -147,9 +149,8 @@ fn once<T>(result: Result<T>) -> Result<Passed> {
     result.map(|_| 1)
 }
 
-fn each<T, const N: usize>(items: [T; N], check: fn(T) -> Result<()>) -> Result<Passed> {
-    items.into_iter().try_for_each(check)?;
-    Ok(N)
+fn each_pin(check: impl Fn(&Upstream) -> Result<Passed>) -> Result<Passed> {
+    pins().iter().map(|pin| check(&Upstream::Pinned(pin))).sum()
 }
 
 /// Reads `test result: ok. 46 passed; 0 failed; …`.

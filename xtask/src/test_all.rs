@@ -11,10 +11,11 @@ pub mod provision;
 mod report;
 mod steps;
 mod suite;
+mod upstream;
 
 use crate::cmake;
 use crate::materialize;
-use crate::upstream::{Upstream, PINS};
+use crate::upstream::{pins, Upstream};
 use crate::util;
 use anyhow::{bail, ensure, Context as _, Result};
 use matrix::{Cell, Work};
@@ -123,7 +124,7 @@ fn prepare(cells: &[Cell], install: bool) -> Result<()> {
     let needs = cells.iter().flat_map(|cell| &cell.needs).chain(provision::BUILDING);
     let needs: Vec<&Need> = needs.copied().collect();
     provision::provide(&needs, install);
-    for pin in PINS {
+    for pin in pins() {
         materialize::tree_folder(&Upstream::Pinned(pin))?;
     }
     Ok(())

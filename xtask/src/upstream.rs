@@ -2,6 +2,7 @@
 
 use crate::tree::{File, Tree};
 use crate::util;
+use crate::version::Version;
 use anyhow::{bail, ensure, Context, Result};
 use flate2::read::GzDecoder;
 use serde::Deserialize;
@@ -9,16 +10,32 @@ use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 pub const PRIMARY: &str = "2.5.2";
-pub const PINS: [&str; 4] = ["2.3.2", "2.5.0", "2.5.1", PRIMARY];
 
-const CRATE: &str = "libmimalloc-sys2";
-const CRATE_TREE: &str = "c_src/mimalloc";
+pub const CRATE: &str = "libmimalloc-sys2";
+pub const CRATE_TREE: &str = "c_src/mimalloc";
 
 /// The crates carry tests for the v3 line only; these, of the oldest pin, need the fewest changes.
 const TESTS_PIN: &str = "2.3.2";
 const CRATE_TESTS: &str = "c_src/mimalloc3/test";
+
+/// The pinned versions, oldest first: each has a folder `upstream/VERSION`.
+pub fn pins() -> &'static [&'static str] {
+    static PINS: OnceLock<Vec<&'static str>> = OnceLock::new();
+    PINS.get_or_init(|| {
+        let entries = std::fs::read_dir(pins_folder()).expect("upstream/ lies in the repository").flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut pins: Vec<(Version, String)> = names.filter_map(|name| Some((name.parse().ok()?, name))).collect();
+        pins.sort();
+        pins.into_iter().map(|(_, name)| &*name.leak()).collect()
+    })
+}
+
+pub fn pins_folder() -> PathBuf {
+    util::repo_root().join("upstream")
+}
 
 /// What `--upstream` may name.
 pub enum Upstream {
@@ -28,11 +45,11 @@ pub enum Upstream {
 
 impl Upstream {
     pub fn parse(name: &str) -> Result<Upstream> {
-        if let Some(pin) = PINS.into_iter().find(|pin| *pin == name) {
+        if let Some(pin) = pins().iter().find(|pin| **pin == name) {
             return Ok(Upstream::Pinned(pin));
         }
         let path = Path::new(name);
-        ensure!(path.is_dir(), "--upstream {name}: neither a pinned version ({}) nor a folder", PINS.join(", "));
+        ensure!(path.is_dir(), "--upstream {name}: neither a pinned version ({}) nor a folder", pins().join(", "));
         let path = path.canonicalize().with_context(|| format!("{name}: cannot be resolved"))?;
         Ok(Upstream::Checkout(path))
     }
@@ -47,7 +64,12 @@ impl Upstream {
 
     pub fn tree(&self) -> Result<Tree> {
         match self {
-            Upstream::Pinned(pin) => pinned_tree(pin, CRATE_TREE),
+            Upstream::Pinned(pin) => {
+                let tree = pinned_tree(pin, CRATE_TREE)?;
+                let version = tree.version()?;
+                ensure!(version.to_string() == *pin, "upstream/{pin}: its crate holds mimalloc {version}");
+                Ok(tree)
+            }
             Upstream::Checkout(path) => Tree::read(path),
         }
     }
@@ -67,9 +89,13 @@ pub fn tests() -> Result<Tree> {
 }
 
 fn pinned_tree(pin: &str, within: &str) -> Result<Tree> {
-    let archive = pinned_crate(pin)?;
-    let tree = read_archive(&archive, within).with_context(|| format!("the crate of mimalloc {pin} cannot be read"))?;
-    ensure!(!tree.files.is_empty(), "the crate of mimalloc {pin} has no {within}");
+    crate_tree(&pins_folder().join(pin), within).with_context(|| format!("upstream/{pin}"))
+}
+
+/// What a crate has in one of its folders.
+pub fn crate_tree(pin_folder: &Path, within: &str) -> Result<Tree> {
+    let tree = read_archive(&crate_of(pin_folder)?, within).context("the crate cannot be read")?;
+    ensure!(!tree.files.is_empty(), "the crate has no {within}");
     Ok(tree)
 }
 
@@ -92,12 +118,9 @@ fn unpack(pin: &str) -> Result<PathBuf> {
 }
 
 /// The bytes of the crate that cargo downloaded, checked against the pin's lock file.
-fn pinned_crate(pin: &str) -> Result<Vec<u8>> {
-    let folder = util::repo_root().join("upstream").join(pin);
-    let cached = cached_crate(&folder)?;
-    let lock = folder.join("Cargo.lock");
-    let text = std::fs::read_to_string(&lock).with_context(|| format!("{}: cannot be read", lock.display()))?;
-    verified(&cached, &checksum_in(&text).with_context(|| lock.display().to_string())?)
+fn crate_of(pin_folder: &Path) -> Result<Vec<u8>> {
+    let cached = cached_crate(pin_folder)?;
+    verified(&cached, &locked(pin_folder)?.checksum)
 }
 
 fn verified(archive: &Path, checksum: &str) -> Result<Vec<u8>> {
@@ -112,19 +135,25 @@ fn verified(archive: &Path, checksum: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn checksum_in(lock: &str) -> Result<String> {
+/// The crate, as a pin's lock file has it.
+#[derive(Deserialize)]
+struct Locked {
+    name: String,
+    version: String,
+    #[serde(default)]
+    checksum: String,
+}
+
+fn locked(pin_folder: &Path) -> Result<Locked> {
     #[derive(Deserialize)]
     struct Lock {
-        package: Vec<Package>,
+        package: Vec<Locked>,
     }
-    #[derive(Deserialize)]
-    struct Package {
-        name: String,
-        checksum: Option<String>,
-    }
-    let packages = toml::from_str::<Lock>(lock)?.package;
+    let lock = pin_folder.join("Cargo.lock");
+    let text = String::from_utf8(util::read(&lock)?)?;
+    let packages = toml::from_str::<Lock>(&text).with_context(|| lock.display().to_string())?.package;
     let package = packages.into_iter().find(|package| package.name == CRATE);
-    package.and_then(|package| package.checksum).with_context(|| format!("no checksum for {CRATE}"))
+    package.with_context(|| format!("{}: does not name {CRATE}", lock.display()))
 }
 
 /// Cargo keeps `registry/cache/INDEX/NAME-VERSION.crate` beside `registry/src/INDEX/NAME-VERSION/`.
@@ -165,13 +194,57 @@ fn crate_source(pin_folder: &Path) -> Result<PathBuf> {
     Ok(manifest.parent().expect("a manifest lies in a folder").to_path_buf())
 }
 
+/// A crate that is newer than those of the pins, if the registry has one.
+pub fn newer_crate() -> Result<Option<String>> {
+    let folder = util::target_dir().join("newest-crate");
+    write_pin(&folder, ">=0", None)?;
+    cargo(&folder, &["generate-lockfile"])?;
+    let newest = locked_version(&folder)?;
+    for pin in pins() {
+        if locked_version(&pins_folder().join(pin))? >= newest {
+            return Ok(None);
+        }
+    }
+    Ok(Some(newest.to_string()))
+}
+
+/// The crate's version in a lock file.
+pub fn locked_version(pin_folder: &Path) -> Result<Version> {
+    locked(pin_folder)?.version.parse()
+}
+
 fn fetch(pin_folder: &Path) -> Result<()> {
     let pin = pin_folder.file_name().unwrap_or_default().to_string_lossy();
     eprintln!("fetching mimalloc {pin} (crate {CRATE}) with cargo");
     cargo(pin_folder, &["fetch", "--locked"]).map(drop)
 }
 
-fn cargo(folder: &Path, args: &[&str]) -> Result<Vec<u8>> {
+/// A manifest that pins a version of the crate, and nothing else.
+pub fn write_pin(folder: &Path, requirement: &str, mimalloc: Option<Version>) -> Result<()> {
+    let mimalloc = mimalloc.map_or("what it ships".to_string(), |version| version.to_string());
+    let manifest = format!(
+        "# Pins mimalloc {mimalloc}: the crate ships its whole tree in {CRATE_TREE}.\n\
+         [package]\n\
+         name = \"upstream-pin\"\n\
+         version = \"0.0.0\"\n\
+         edition = \"2021\"\n\
+         publish = false\n\n\
+         [lib]\n\
+         path = \"../pin.rs\"\n\n\
+         [workspace]\n\n\
+         # Never compiled: no target satisfies an empty any().\n\
+         [target.'cfg(any())'.dependencies]\n\
+         {CRATE} = \"{requirement}\"\n"
+    );
+    util::write_atomic(&folder.join("Cargo.toml"), manifest.as_bytes(), false)?;
+    let library = folder.with_file_name("pin.rs");
+    if !library.exists() {
+        std::fs::copy(pins_folder().join("pin.rs"), &library).with_context(|| library.display().to_string())?;
+    }
+    Ok(())
+}
+
+pub fn cargo(folder: &Path, args: &[&str]) -> Result<Vec<u8>> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let output = Command::new(cargo).args(args).current_dir(folder).output().context("cannot run cargo")?;
     if !output.status.success() {
@@ -201,11 +274,11 @@ fn read_archive(archive: &[u8], within: &str) -> Result<Tree> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::version::Version;
 
     #[test]
     fn every_pin_holds_the_version_it_is_named_after() {
-        for pin in PINS {
+        assert!(pins().contains(&PRIMARY));
+        for pin in pins() {
             let tree = Upstream::Pinned(pin).tree().unwrap();
             assert_eq!(tree.version().unwrap(), pin.parse::<Version>().unwrap());
         }
@@ -214,14 +287,21 @@ mod tests {
     #[test]
     fn a_tampered_crate_is_refused() {
         let folder = util::repo_root().join("upstream").join(PRIMARY);
-        let lock = std::fs::read_to_string(folder.join("Cargo.lock")).unwrap();
         let mut bytes = std::fs::read(cached_crate(&folder).unwrap()).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         let tampered = std::env::temp_dir().join(format!("xtask-tampered-{}.crate", std::process::id()));
         std::fs::write(&tampered, bytes).unwrap();
-        let error = verified(&tampered, &checksum_in(&lock).unwrap()).unwrap_err().to_string();
+        let error = verified(&tampered, &locked(&folder).unwrap().checksum).unwrap_err().to_string();
         std::fs::remove_file(&tampered).unwrap();
+        assert!(error.contains("tampered"), "{error}");
+    }
+
+    #[test]
+    fn the_archive_of_another_version_is_refused() {
+        let [pinned, other] = ["2.5.0", "2.5.1"].map(|pin| pins_folder().join(pin));
+        let error =
+            verified(&cached_crate(&other).unwrap(), &locked(&pinned).unwrap().checksum).unwrap_err().to_string();
         assert!(error.contains("tampered"), "{error}");
     }
 

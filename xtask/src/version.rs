@@ -58,6 +58,15 @@ impl Versions {
     }
 }
 
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Versions::AnyOf(list) => f.write_str(&list.join(", ")),
+            Versions::AllOf(text) => f.write_str(text),
+        }
+    }
+}
+
 fn any<'a>(items: impl Iterator<Item = &'a str>, holds: impl Fn(&str) -> Result<bool>) -> Result<bool> {
     for item in items {
         if holds(item)? {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::materialize;
-use crate::upstream::{Upstream, PINS};
+use crate::upstream::{pins, Upstream};
 
 const BASE: Version = Version(2, 5, 2);
 
@@ -117,7 +117,7 @@ fn replaced_lines_live_on_in_the_else_branch() {
 
 #[test]
 fn alternatives_by_version() {
-    let toml = hook("scope = 'g'\nanchor = 'track(q)'\nplace = 'after'\ncode = 'new();'\nalt = [{ versions = '<2.5.0', anchor = 'track(p)', code = 'old();' }]");
+    let toml = hook("scope = 'g'\nanchor = 'track(q)'\nplace = 'after'\ncode = 'new();'\nalt = [{ versions = '<2.5.0', why = 'test', anchor = 'track(p)', code = 'old();' }]");
     let at = |version| apply_to("a.c", TWO_FUNCTIONS, &toml, version).files["a.c"].clone();
     assert!(at(Version(2, 5, 0)).contains("    track(q);\n    #if MI_PPROF\n    new();"));
     assert!(at(Version(2, 3, 2)).contains("  track(p);\n  #if MI_PPROF\n  old();"));
@@ -214,7 +214,7 @@ fn malformed_hooks_are_refused() {
 
 #[test]
 fn dropping_regions_restores_every_pinned_tree() {
-    for pin in PINS {
+    for pin in pins() {
         let upstream = Upstream::Pinned(pin).tree().unwrap();
         let mut tree = materialize::compose(&Upstream::Pinned(pin)).unwrap();
         assert!(tree != upstream);

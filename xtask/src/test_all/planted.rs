@@ -7,7 +7,7 @@ use super::provision::{self as need, Need};
 use super::report::{Row, Verdict};
 use super::steps::{self, own_command};
 use super::suite::{self, Run, Source, Suite};
-use super::{msvc, run, verdict, Context};
+use super::{msvc, run, upstream, verdict, Context};
 use crate::cmake::{self, Build};
 use crate::upstream::{Upstream, PRIMARY};
 use crate::{consumers, fastpath, materialize, offproof, pprof, readme, util, workflows};
@@ -55,10 +55,11 @@ const GATES: &[Gate] = &[
     gate("windows-msvc", msvc::NEEDS, msvc_faults),
     gate("macos, freebsd: a file for another system", &[&need::GCC], other_system),
     gate("off-proof", &[&need::GCC], |context| {
-        offproof::source_planted()?;
-        offproof::code_planted(&context.shell).map(|()| 2)
+        let planted = offproof::source_planted()?;
+        offproof::code_planted(&context.shell).map(|()| planted + 1)
     }),
     gate("fast-path", &[&need::GCC, &need::OBJDUMP], |context| fastpath::planted(&context.shell).map(|()| 1)),
+    gate("upstream", &[&need::GCC, &need::CLANG], upstream::planted),
     gate("rust", &[], rust),
     gate("amalgamation, consumers, commands", &[&need::GCC], other_programs),
     gate("pprof", steps::PPROF, |context| pprof::Bench::new(&context.shell)?.planted()),
