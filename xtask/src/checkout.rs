@@ -58,12 +58,7 @@ pub fn ensure_clean(folder: &Path) -> Result<()> {
             dirty.push(path);
         }
     }
-    ensure!(
-        dirty.is_empty(),
-        "{}: not committed: {}; commit or stash that, or --allow-dirty",
-        folder.display(),
-        dirty.join(", ")
-    );
+    ensure!(dirty.is_empty(), "{}: not committed: {}; commit or stash that first", folder.display(), dirty.join(", "));
     Ok(())
 }
 

@@ -15,6 +15,11 @@ pub fn shell() -> Result<Shell> {
     Ok(shell)
 }
 
+/// The C compiler, where no build chooses it.
+pub fn cc() -> String {
+    std::env::var("CC").unwrap_or_else(|_| "cc".into())
+}
+
 /// Runs a command; its output is returned, or is part of the error.
 pub fn run(command: Cmd) -> Result<String> {
     let line = command.to_string();

@@ -1,6 +1,6 @@
 //! Projects that use the library the ways C projects do: each is built and run, with the profiler and without.
 
-use crate::cmake::{run, Build};
+use crate::cmake::{cc, run, Build};
 use crate::materialize;
 use crate::upstream::{Upstream, PRIMARY};
 use crate::util;
@@ -10,11 +10,6 @@ use xshell::{cmd, Shell};
 
 fn projects() -> PathBuf {
     util::repo_root().join("xtask/consumer")
-}
-
-/// The C compiler of this machine.
-pub fn cc() -> String {
-    std::env::var("CC").unwrap_or_else(|_| "cc".into())
 }
 
 /// Installs a build into its prefix, which starts empty.

@@ -1,6 +1,6 @@
 //! The fast-path proof: with the profiler built in, the allocator's fast paths have upstream's instructions.
 
-use crate::cmake::run;
+use crate::cmake::{run, Build};
 use crate::materialize;
 use crate::offproof::{self, Plant};
 use crate::upstream::{Upstream, PRIMARY};
@@ -36,14 +36,18 @@ const PLANT: Plant = Plant {
     insert: "  #if MI_PPROF\n  static volatile int mi_planted; mi_planted = 1;\n  #endif",
 };
 
-/// Compares every function; returns how many.
-pub fn prove(shell: &Shell) -> Result<usize> {
-    let pristine = offproof::pristine_build(shell, &Upstream::Pinned(PRIMARY))?.static_object(OBJECT)?;
-    let tree = materialize::tree_folder(&Upstream::Pinned(PRIMARY))?;
-    let on = offproof::build(shell, &tree, "fast-path", "-DMI_PPROF=ON")?.static_object(OBJECT)?;
+/// Compares every function; returns their names, with the number of instructions.
+pub fn prove(shell: &Shell, upstream: &Upstream) -> Result<Vec<(&'static str, usize)>> {
+    let pristine = offproof::pristine_build(shell, upstream)?.static_object(OBJECT)?;
+    let on = on_build(shell, upstream)?.static_object(OBJECT)?;
     let differing = differing(shell, &pristine, &on)?;
     ensure!(differing.is_empty(), "other instructions than upstream's in:{}", differing.concat());
-    Ok(FUNCTIONS.len())
+    FUNCTIONS.iter().map(|function| Ok((*function, instructions(shell, &on, function)?.len()))).collect()
+}
+
+pub fn on_build(shell: &Shell, upstream: &Upstream) -> Result<Build> {
+    let tree = materialize::tree_folder(upstream)?;
+    offproof::build(shell, &tree, &format!("fast-path/{}", upstream.label()), "-DMI_PPROF=ON")
 }
 
 /// The proof must see one more store in the path that all allocations share.

@@ -48,7 +48,6 @@ pub struct Hook {
     #[serde(default)]
     pub here: String,
     #[serde(default)]
-    #[allow(dead_code)] // until there is a series
     pub part: Part,
     /// Where the hook applies at all; everywhere when absent.
     versions: Option<Versions>,
@@ -314,6 +313,12 @@ impl Edit<'_> {
 }
 
 impl Hook {
+    /// For an upstream that is to keep the change: in CMake's files the code stands without marker comments.
+    pub fn without_markers(&self) -> Hook {
+        let is_marked = Syntax::of(&self.file) == Some(Syntax::Marker);
+        Hook { guard: if is_marked { Guard::None(false) } else { self.guard.clone() }, ..self.clone() }
+    }
+
     fn validate(&self) -> Result<()> {
         ensure!(!self.anchor.trim().is_empty(), "has an empty anchor");
         ensure!(!self.why.trim().is_empty(), "does not say why");

@@ -12,6 +12,7 @@ mod fuzz;
 mod git;
 mod hooks;
 mod materialize;
+mod measure;
 mod offproof;
 mod ours;
 mod pin;
@@ -30,6 +31,7 @@ mod tools;
 mod top;
 mod tree;
 mod upstream;
+mod upstream_pr;
 mod util;
 mod version;
 mod workflows;
@@ -49,6 +51,8 @@ enum Command {
     Drift(drift::Args),
     /// Pin the mimalloc that a version of the crate libmimalloc-sys2 ships
     Pin(pin::Args),
+    /// Make a branch, a series of patches and a text for a pull request to mimalloc; nothing is pushed
+    UpstreamPr(upstream_pr::Args),
     /// Make docs/hooks.md of the list of hooks
     Hooks(hooks::document::Args),
     /// Run everything that must hold before a change is good, in minutes
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         Command::Reapply(args) => reapply::run(args),
         Command::Drift(args) => drift::execute(args),
         Command::Pin(args) => pin::run(args),
+        Command::UpstreamPr(args) => upstream_pr::run(args),
         Command::Hooks(args) => hooks::document::run(args),
         Command::Test(args) => test::execute(args),
         Command::TestAll(args) => test_all::execute(args),

@@ -71,11 +71,16 @@ pub fn pristine(upstream: &Upstream) -> Result<Tree> {
 /// The same with upstream's tests, which no crate carries.
 pub fn pristine_with_tests(upstream: &Upstream) -> Result<Tree> {
     let mut tree = pristine(upstream)?;
-    let version = tree.version().with_context(|| upstream.label())?;
-    if !has_tests(&tree) {
-        add_upstream_tests(&mut tree, version)?;
-    }
+    add_missing_tests(&mut tree).with_context(|| upstream.label())?;
     Ok(tree)
+}
+
+pub fn add_missing_tests(tree: &mut Tree) -> Result<()> {
+    let version = tree.version()?;
+    if !has_tests(tree) {
+        add_upstream_tests(tree, version)?;
+    }
+    Ok(())
 }
 
 fn apply(hooks: &[hooks::Hook], version: Version, tree: &mut Tree) -> Result<Applied> {

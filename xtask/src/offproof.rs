@@ -207,7 +207,7 @@ pub fn off_build(shell: &Shell, upstream: &Upstream) -> Result<Build> {
 }
 
 /// Upstream's tree with its own tests and nothing of ours, as a folder.
-fn pristine_folder(upstream: &Upstream) -> Result<PathBuf> {
+pub fn pristine_folder(upstream: &Upstream) -> Result<PathBuf> {
     let folder = util::target_dir().join("test/pristine-tree").join(upstream.label());
     materialize::pristine_with_tests(upstream)?.write(&folder)?;
     Ok(folder)

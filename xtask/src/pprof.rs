@@ -6,8 +6,7 @@ mod labels;
 mod stock;
 mod views;
 
-use crate::cmake::run;
-use crate::consumers::cc;
+use crate::cmake::{cc, run};
 use crate::materialize;
 use crate::upstream::{Upstream, PRIMARY};
 use crate::util;

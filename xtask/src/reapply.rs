@@ -32,7 +32,7 @@ pub fn run(args: Args) -> Result<()> {
         return plan.ensure_nothing_to_do(&args.upstream);
     }
     if !args.allow_dirty {
-        checkout::ensure_clean(&args.upstream).context("nothing was written")?;
+        checkout::ensure_clean(&args.upstream).context("nothing was written (--allow-dirty goes on)")?;
     }
     plan.carry_out(&args.upstream)
 }
