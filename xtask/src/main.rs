@@ -1,9 +1,11 @@
 //! `cargo xtask`: materializes the mimalloc tree with the profiler, builds, tests and demonstrates it.
 
+mod amalgamate;
 mod checkout;
 mod cmake;
 mod consumers;
 mod demo;
+mod dist;
 mod doctor;
 mod document;
 mod drift;
@@ -53,6 +55,8 @@ enum Command {
     Pin(pin::Args),
     /// Make a branch, a series of patches and a text for a pull request to mimalloc; nothing is pushed
     UpstreamPr(upstream_pr::Args),
+    /// Make a source archive, the library as one C file, and package recipes
+    Dist(dist::Args),
     /// Make docs/hooks.md of the list of hooks
     Hooks(hooks::document::Args),
     /// Run everything that must hold before a change is good, in minutes
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Command::Drift(args) => drift::execute(args),
         Command::Pin(args) => pin::run(args),
         Command::UpstreamPr(args) => upstream_pr::run(args),
+        Command::Dist(args) => dist::run(args),
         Command::Hooks(args) => hooks::document::run(args),
         Command::Test(args) => test::execute(args),
         Command::TestAll(args) => test_all::execute(args),

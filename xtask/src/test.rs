@@ -2,7 +2,7 @@
 
 use crate::cmake::{self, run, Build};
 use crate::upstream::{pins, Upstream, PRIMARY};
-use crate::{consumers, fastpath, hooks, offproof, platform, readme, tools, util};
+use crate::{consumers, dist, fastpath, hooks, offproof, platform, readme, tools, util};
 use anyhow::{bail, ensure, Result};
 use std::io::Write as _;
 use std::time::Instant;
@@ -52,6 +52,8 @@ pub const STEPS: [Step; 26] = [
     step("sampling upstream's tests: debug", |shell| sampled(shell, &DEBUG_ON)),
     step("amalgamation, on", |shell| once(consumers::amalgamation(shell, "-DMI_PPROF=1", "on"))),
     step("amalgamation, off", |shell| once(consumers::amalgamation(shell, "-DMI_PPROF=0", "off"))),
+    step("dist: recipes", dist::check::recipes),
+    step("dist: one file", dist::check::single),
     step("consumer: installed, on", |shell| installed(shell, &RELEASE_ON)),
     step("consumer: installed, off", |shell| installed(shell, &RELEASE_OFF)),
     step("consumer: add_subdirectory, on", |shell| once(consumers::add_subdirectory(shell, "-DMI_PPROF=ON", "on"))),

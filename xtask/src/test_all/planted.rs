@@ -59,7 +59,7 @@ const GATES: &[Gate] = &[
         offproof::code_planted(&context.shell).map(|()| planted + 1)
     }),
     gate("fast-path", &[&need::GCC, &need::OBJDUMP], |context| fastpath::planted(&context.shell).map(|()| 1)),
-    gate("upstream", &[&need::GCC, &need::CLANG], upstream::planted),
+    gate("upstream", &[&need::GCC, &need::CLANG, &need::PIP], upstream::planted),
     gate("rust", &[], rust),
     gate("amalgamation, consumers, commands", &[&need::GCC], other_programs),
     gate("pprof", steps::PPROF, |context| pprof::Bench::new(&context.shell)?.planted()),
