@@ -118,13 +118,31 @@ fn compilers() -> Result<Vec<&'static str>> {
     Ok(found)
 }
 
-/// Compiled from within the tree, so that paths are the same for all trees.
+/// Compiled from within the tree, so that paths are the same for all trees; and only if something has changed.
 fn static_object(shell: &Shell, cc: &str, mode: Mode, tree: &Path, name: &str) -> Result<PathBuf> {
     let object = util::target_dir().join("test/static").join(format!("{name}.o"));
-    shell.create_dir(object.parent().expect("it has a folder"))?;
     let (_in_tree, flags) = (shell.push_dir(tree), mode.flags);
-    run(cmd!(shell, "{cc} -std=gnu11 {flags...} {NO_TIME...} -DMI_PPROF=0 -Iinclude -c src/static.c -o {object}"))?;
+    let made =
+        cmd!(shell, "{cc} -std=gnu11 {flags...} {NO_TIME...} -DMI_PPROF=0 -Iinclude -c src/static.c -o {object}");
+    let (line, command_file) = (made.to_string(), object.with_extension("command"));
+    let same_command = std::fs::read_to_string(&command_file).is_ok_and(|before| before == line);
+    if !same_command || !is_newer(&object, tree)? {
+        shell.remove_path(&object)?;
+        shell.write_file(&command_file, line)?;
+        run(made)?;
+    }
     Ok(object)
+}
+
+/// Trees are written so that a file keeps its time unless it changes.
+fn is_newer(object: &Path, tree: &Path) -> Result<bool> {
+    let Ok(made) = object.metadata().and_then(|object| object.modified()) else { return Ok(false) };
+    for path in Tree::read(tree)?.files.keys() {
+        if tree.join(path).metadata()?.modified()? >= made {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Upstream's own tests say the same without us and with `MI_PPROF=OFF`; returns how many.

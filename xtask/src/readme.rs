@@ -11,7 +11,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 use xshell::{cmd, Shell};
 
-const RUN_HERE: [&str; 5] = ["doctor", "demo", "top", "materialize", "reapply"];
+const RUN_HERE: [&str; 8] = ["doctor", "demo", "top", "materialize", "reapply", "drift", "dist", "upstream-pr"];
 /// What CI starts with.
 const CI: [&str; 2] = [".ci/run", ".github/workflows/ci.yml"];
 
@@ -59,8 +59,7 @@ fn subcommand(command: &str) -> Option<&str> {
     command.split_whitespace().nth(2)
 }
 
-/// Runs `cargo xtask demo`, `doctor`, `top`, `materialize` and `reapply`, and a service that is asked for a profile. Returns
-/// how many commands ran.
+/// Runs them in their shortest form, and a service that is asked for a profile. Returns how many commands ran.
 pub fn commands(shell: &Shell) -> Result<usize> {
     let scratch = util::target_dir().join("test/readme");
     shell.remove_path(&scratch)?;
@@ -76,13 +75,18 @@ pub fn commands(shell: &Shell) -> Result<usize> {
     run(cmd!(shell, "cargo xtask materialize --out {tree}"))?;
     let pristine = Upstream::parse(PRIMARY)?.folder()?;
     run(cmd!(shell, "cp -r {pristine} {checkout}"))?;
+    let (series, dist) = (scratch.join("series"), scratch.join("dist"));
+    run(cmd!(shell, "cargo xtask upstream-pr --no-build --upstream {checkout} --out {series}"))?;
     run(cmd!(shell, "cargo xtask reapply --upstream {checkout}"))?;
     run(cmd!(shell, "cargo xtask reapply --upstream {checkout} --check"))?;
     for file in ["src/page.c", "src/profile.c", "CMakeLists.txt"] {
         let [made, applied] = [&tree, &checkout].map(|folder| folder.join(file));
         ensure!(util::read(&made)? == util::read(&applied)?, "{}: materialize and reapply differ", applied.display());
     }
-    Ok(6 + asked)
+    let table = run(cmd!(shell, "cargo xtask drift --no-build --offline --upstream {checkout}"))?;
+    ensure!(table.contains("present "), "drift does not see the hooks in {}:\n{table}", checkout.display());
+    run(cmd!(shell, "cargo xtask dist --out {dist}"))?;
+    Ok(9 + asked)
 }
 
 /// A program that only sleeps, in the background, is asked by a signal.

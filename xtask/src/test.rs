@@ -30,7 +30,7 @@ const fn step(name: &'static str, run: fn(&Shell) -> Result<Passed>) -> Step {
     Step { name, run }
 }
 
-pub const STEPS: [Step; 26] = [
+pub const STEPS: [Step; 28] = [
     step("fmt", |shell| once(run(cmd!(shell, "cargo fmt --all --check")))),
     step("clippy", |shell| {
         once(run(cmd!(shell, "cargo clippy --quiet --locked --workspace --all-targets -- -D warnings")))
