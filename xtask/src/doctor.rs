@@ -58,8 +58,8 @@ const TOOLS: &[Tool] = &[
         variable: None,
         programs: &["git"],
         version: &["--version"],
-        required: false,
-        used_for: "patches for upstream",
+        required: true,
+        used_for: "test, upstream-pr, and reapply to a git checkout",
         remedy: "Debian: apt-get install git",
     },
     Tool {

@@ -323,6 +323,9 @@ mod tests {
         assert!(matches!(pinned.off_proof, Check::Passed) && matches!(drifted.off_proof, Check::NotRun));
         assert!(pinned.cell("heap-collect").starts_with("applied ") && drifted.cell("heap-collect") == "drifted");
         assert!(pinned.inserted_lines > drifted.inserted_lines);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["upstreams"][1]["off_proof"]["result"], "not_run");
+        assert_eq!(json["drifts"][0]["last"], PRIMARY);
         assert!(report.verdict().unwrap_err().to_string().starts_with("2 drifted hooks"));
 
         let [moved, renamed] = &report.drifts[..] else { panic!("two hooks drifted") };

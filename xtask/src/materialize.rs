@@ -131,6 +131,7 @@ fn add_our_files(tree: &mut Tree) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkout::testing::Checkout;
 
     fn scratch(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("xtask-materialize-{name}-{}", std::process::id()));
@@ -164,6 +165,22 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(tree.files["test/test-api.c"].bytes, b"theirs");
         assert!(!tree.files.contains_key("test/test-stress.c"));
+    }
+
+    #[test]
+    fn of_a_checkout_that_does_not_fit_nothing_is_made() {
+        let (checkout, out) = (Checkout::new("unfit"), scratch("unfit-out"));
+        let refused = |text: &str| {
+            let upstream = checkout.0.display().to_string();
+            let error = format!("{:#}", run(Args { upstream, out: Some(out.clone()) }).unwrap_err());
+            assert!(error.contains(text) && !out.exists(), "{error}");
+        };
+        checkout.edit("src/page.c", |text| text.replace("mi_find_free_page", "mi_find_a_page"));
+        refused("'mi_find_free_page': no such definition");
+        checkout.edit("src/page.c", |text| text.replace('\n', "\r\n"));
+        refused("CRLF");
+        std::fs::remove_file(checkout.0.join("include/mimalloc.h")).unwrap();
+        refused("not a mimalloc tree?");
     }
 
     #[test]

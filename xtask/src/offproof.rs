@@ -127,9 +127,10 @@ fn static_object(shell: &Shell, cc: &str, mode: Mode, tree: &Path, name: &str) -
     let (line, command_file) = (made.to_string(), object.with_extension("command"));
     let same_command = std::fs::read_to_string(&command_file).is_ok_and(|before| before == line);
     if !same_command || !is_newer(&object, tree)? {
-        shell.remove_path(&object)?;
-        shell.write_file(&command_file, line)?;
+        shell.remove_path(&command_file)?;
+        shell.create_dir(object.parent().expect("it has a folder"))?;
         run(made)?;
+        shell.write_file(&command_file, line)?;
     }
     Ok(object)
 }
