@@ -28,7 +28,7 @@ pub fn git(folder: &Path, args: &[impl AsRef<OsStr>]) -> Result<String> {
     for setting in SETTINGS {
         command.args(["-c", setting]);
     }
-    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"] {
+    for (variable, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
         command.env_remove(variable);
     }
     command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", null_device()).env("GIT_ATTR_NOSYSTEM", "1");

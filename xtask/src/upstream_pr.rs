@@ -7,7 +7,7 @@ mod series;
 use crate::cmake::{self, run as run_command, Build};
 use crate::git::git;
 use crate::tree::{write_if_changed, Tree};
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, PRIMARY};
 use crate::{checkout, materialize, util};
 use anyhow::{ensure, Context, Result};
 use series::{Patch, Series};
@@ -164,11 +164,23 @@ fn ensure_builds(shell: &Shell, upstream: &Upstream, number: usize, patch: &Patc
     Ok(())
 }
 
+/// A patch that needs a line of a later one must be noticed.
+pub fn planted(shell: &Shell) -> Result<usize> {
+    const FILE: &str = "src/alloc-aligned.c";
+    let upstream = Upstream::Pinned(PRIMARY);
+    let Series { base, mut patches } = Series::of(&upstream)?;
+    let engine = &mut patches[1];
+    ensure!(engine.tree.files[FILE] != base.files[FILE], "the engine needs nothing in {FILE}");
+    engine.tree.files.insert(FILE.to_string(), base.files[FILE].clone());
+    ensure!(ensure_builds(shell, &upstream, 0, engine).is_err(), "an engine without {FILE} was not noticed");
+    Ok(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::checkout::testing::Checkout;
-    use crate::upstream::{crate_tree, pins_folder, PRIMARY};
+    use crate::upstream::{crate_tree, pins_folder};
 
     fn patches(out: &Path) -> Vec<(String, Vec<u8>)> {
         let entries = std::fs::read_dir(out.join("patches")).unwrap().map(|entry| entry.unwrap().path());
@@ -194,6 +206,27 @@ mod tests {
         assert!(first == series(PRIMARY, "series-2").unwrap());
         let text: String = first.iter().map(|(_, patch)| String::from_utf8_lossy(patch)).collect();
         assert!(text.contains("+#include \"profile.c\"") && !text.contains("mi_prof begin"));
+    }
+
+    #[test]
+    fn patches_that_make_something_else_are_noticed() {
+        let out = std::env::temp_dir().join(format!("xtask-series-planted-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&out);
+        let upstream = Upstream::Pinned(PRIMARY);
+        let series = Series::of(&upstream).unwrap();
+        make(&upstream, &series, &out, false, None).unwrap();
+        let [repository, patches, scratch] = ["mimalloc", "patches", "applied"].map(|name| out.join(name));
+        let base = git(&repository, &["rev-list", "--max-parents=0", "HEAD"]).unwrap();
+        let mut files: Vec<_> = std::fs::read_dir(&patches).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let last = std::fs::read_to_string(&files[4]).unwrap();
+        for (fault, noticed_as) in [("Heap Profil", "what the branch has"), ("Heap Profile\n+", "git am")] {
+            std::fs::write(&files[4], last.replacen("Heap Profile", fault, 1)).unwrap();
+            let error = format!("{:#}", ensure_applies(&repository, base.trim(), &patches, &scratch).unwrap_err());
+            assert!(error.contains(noticed_as), "{error}");
+            std::fs::remove_dir_all(&scratch).unwrap();
+        }
+        std::fs::remove_dir_all(out).unwrap();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::report::Row;
 use super::steps::{own_command, timed};
 use super::Context;
 use crate::upstream::{pins, Upstream, PRIMARY};
-use crate::{dist, offproof, util};
+use crate::{dist, offproof, upstream_pr, util};
 use anyhow::{ensure, Result};
 use std::time::Duration;
 
@@ -81,5 +81,6 @@ pub fn planted(context: &Context) -> Result<usize> {
     let shell = &context.shell;
     let refused = own_command("planted-drift", &["drift", "--no-build", "--offline", "--upstream", "xtask"], "");
     ensure!(refused.is_err(), "a folder that is no mimalloc was not noticed");
-    Ok(offproof::static_c_planted(shell)? + offproof::upstream_tests_planted(shell)? + dist::check::planted(shell)? + 1)
+    let proof = offproof::static_c_planted(shell)? + offproof::upstream_tests_planted(shell)?;
+    Ok(1 + proof + upstream_pr::planted(shell)? + dist::check::planted(shell)?)
 }
