@@ -148,10 +148,11 @@ fn ensure_builds(shell: &Shell, upstream: &Upstream, number: usize, patch: &Patc
     let folder = util::target_dir().join("test").join(&name).join("tree");
     tree.write(&folder)?;
     for (option, config) in [("-DMI_PPROF=ON", "on"), ("-DMI_PPROF=OFF", "off")] {
-        let build =
-            Build::configure(shell, &folder, &format!("{name}/{config}"), &["-DCMAKE_BUILD_TYPE=Release", option])?;
+        let options = ["-DCMAKE_BUILD_TYPE=Release", option];
+        let build = Build::configure(shell, &folder, &format!("{name}/{config}"), &options)?;
         build.ensure_defines(&option.replace("-D", "").replace("ON", "1").replace("OFF", "0"))?;
         build.build(shell, &[])?;
+        ensure_complete(shell, &folder, &build)?;
         for (test, args) in [("api", &[][..]), ("api-fill", &[]), ("stress", &["8", "20", "5"])] {
             let program = build.folder.join(format!("mimalloc-test-{test}"));
             run_command(cmd!(shell, "{program} {args...}"))?;
@@ -162,6 +163,15 @@ fn ensure_builds(shell: &Shell, upstream: &Upstream, number: usize, patch: &Patc
         }
     }
     Ok(())
+}
+
+/// All of the static library can be linked: a test takes only the objects that it needs.
+fn ensure_complete(shell: &Shell, tree: &Path, build: &Build) -> Result<()> {
+    let (cc, include, library) = (cmake::cc(), tree.join("include"), build.folder.join("libmimalloc.a"));
+    let (source, program) = (util::repo_root().join("xtask/measure/pairs.c"), build.folder.join("whole"));
+    let whole = ["-Wl,--whole-archive", &*library.to_string_lossy(), "-Wl,--no-whole-archive"].map(str::to_string);
+    let libraries: &[String] = if cfg!(target_os = "linux") { &whole } else { &whole[1..2] };
+    run_command(cmd!(shell, "{cc} -I{include} {source} {libraries...} -lpthread -o {program}")).map(drop)
 }
 
 /// A patch that needs a line of a later one must be noticed.
