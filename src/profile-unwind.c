@@ -56,6 +56,11 @@ static void mi_prof_bounds_init(void) {
   mi_prof_main_bounds.end   = end & ~(uintptr_t)15;
 }
 
+#if !defined(__GLIBC__)
+// By its symbol, as the header shows it only with `_GNU_SOURCE`.
+mi_prof_decl_extern int mi_prof_pthread_getattr(pthread_t thread, pthread_attr_t* attr) __asm__("pthread_getattr_np");
+#endif
+
 // Find the stack that the thread was started with.
 static void mi_prof_thread_bounds_init(mi_prof_range_t* bounds) {
   bounds->start = bounds->end = 1;    // none
@@ -78,7 +83,7 @@ static void mi_prof_thread_bounds_init(mi_prof_range_t* bounds) {
   pthread_attr_t attr;    // musl reads it from the descriptor
   void* start = NULL;
   size_t size = 0;
-  if (pthread_getattr_np(pthread_self(), &attr) == 0 && pthread_attr_getstack(&attr, &start, &size) == 0) {
+  if (mi_prof_pthread_getattr(pthread_self(), &attr) == 0 && pthread_attr_getstack(&attr, &start, &size) == 0) {
     bounds->start = (uintptr_t)start;
     bounds->end = bounds->start + size;
   }
