@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn a_hook_whose_target_is_doubled_is_named() {
         let checkout = Checkout::new("doubled");
-        let line = "  mi_assert_internal(p != NULL);\n";
-        checkout.edit("src/page.c", |text| text.replace(line, &line.repeat(2)));
+        let line = "    const size_t req_size = size - MI_PADDING_SIZE;";
+        checkout.edit("src/page.c", |text| text.replace(line, &format!("{line}\n{line}")));
         checkout.is_refused("in '_mi_malloc_generic': expected once, found 2 times");
     }
 
