@@ -615,7 +615,7 @@ int main(int argc, char** argv) {
   (void)argc;
   alarm(600);     // does not end: killed
   stack_dump_init(argv[0]);
-  overridden = test_is_overridden();
+  overridden = STACK_HAS_OVERRIDES && test_is_overridden();
   mi_option_set(mi_option_prof_bt_max, 100);
   for (size_t i = 0; i < sizeof(ways)/sizeof(ways[0]); i++) {
     way = ways[i];

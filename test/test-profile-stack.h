@@ -7,6 +7,13 @@
 
 #define STACK_MAX  (140)
 
+// With a memory checker `malloc` and the like call ours, and are not told from the program's functions.
+#if MI_TRACK_ASAN || MI_TRACK_VALGRIND
+#define STACK_HAS_OVERRIDES  0
+#else
+#define STACK_HAS_OVERRIDES  1
+#endif
+
 typedef struct sample_stack_s {
   size_t    count;    // records with this stack
   size_t    depth;
