@@ -103,6 +103,7 @@ bool mi_prof_config_default(mi_prof_config_t* config) mi_attr_noexcept {
   config->dump_thread  = mi_option_is_enabled(mi_option_prof_dump_thread);
   config->dump_keep    = mi_prof_option(mi_option_prof_dump_keep, "prof_dump_keep", 0, MI_PROF_KEEP_MAX, 0);
   config->dump_path    = mi_prof_dump_pattern;
+  config->dump_kind    = (mi_prof_kind_t)mi_prof_option(mi_option_prof_dump_kind, "prof_dump_kind", MI_PROF_KIND_LIVE, MI_PROF_KIND_PEAK, MI_PROF_KIND_LIVE);
   config->leak         = mi_option_is_enabled(mi_option_prof_leak);
   return true;
 }

@@ -68,11 +68,11 @@ static bool mi_prof_write_file(const mi_prof_snapshot_t* snapshot, mi_prof_forma
   return true;
 }
 
-static bool mi_prof_dump_to(const char* path, mi_prof_format_t format, bool is_automatic) {
+static bool mi_prof_dump_to(const char* path, mi_prof_format_t format, mi_prof_kind_t kind, bool is_automatic) {
   const int err = errno;
   if (path == NULL || path[0] == 0) return mi_prof_dump_failed("", "no path is given", 0, is_automatic);
   mi_prof_snapshot_t snapshot;
-  const char* const reason = mi_prof_snapshot_make(&snapshot, MI_PROF_KIND_LIVE);
+  const char* const reason = mi_prof_snapshot_make(&snapshot, kind);
   const bool ok = (reason == NULL ? mi_prof_write_file(&snapshot, format, path, is_automatic) : mi_prof_dump_failed(path, reason, 0, is_automatic));
   mi_prof_snapshot_release(&snapshot);
   if (ok) { errno = err; }
@@ -80,11 +80,11 @@ static bool mi_prof_dump_to(const char* path, mi_prof_format_t format, bool is_a
 }
 
 bool mi_prof_dump(const char* path) mi_attr_noexcept {
-  return mi_prof_dump_to(path, MI_PROF_FORMAT_PPROF, false);
+  return mi_prof_dump_to(path, MI_PROF_FORMAT_PPROF, MI_PROF_KIND_LIVE, false);
 }
 
 bool mi_prof_dump_text(const char* path) mi_attr_noexcept {
-  return mi_prof_dump_to(path, MI_PROF_FORMAT_TEXT, false);
+  return mi_prof_dump_to(path, MI_PROF_FORMAT_TEXT, MI_PROF_KIND_LIVE, false);
 }
 
 bool mi_prof_dump_writer(mi_prof_format_t format, mi_prof_kind_t kind, mi_prof_write_fun* write, void* arg) mi_attr_noexcept {

@@ -30,6 +30,7 @@ static struct mi_prof_trigger_s {
   _Atomic(size_t) seconds;
   _Atomic(size_t) limit;          // percent
   _Atomic(size_t) oom;
+  _Atomic(size_t) kind;           // `mi_prof_kind_t`
   char            pattern[MI_PROF_MAX_PATH];
   // when the next one is due. Changed by the thread that finds it so
   int64_t         alloc_due;      // estimates (fixed point)
@@ -209,6 +210,12 @@ static void mi_prof_keep(const char* pattern, size_t number, char* path, size_t 
   slot->number = 0;
 }
 
+// The name says in which form, the session what.
+static bool mi_prof_dump_by_name(const char* path, bool is_automatic) {
+  const mi_prof_format_t format = (mi_prof_path_is_text(path) ? MI_PROF_FORMAT_TEXT : MI_PROF_FORMAT_PPROF);
+  return mi_prof_dump_to(path, format, (mi_prof_kind_t)mi_atomic_load_relaxed(&mi_prof_trigger.kind), is_automatic);
+}
+
 static void mi_prof_dump_automatic(void) {
   static char pattern[MI_PROF_MAX_PATH];
   static char path[MI_PROF_MAX_PATH];
@@ -219,7 +226,7 @@ static void mi_prof_dump_automatic(void) {
   if (pattern[0] == 0) return;
   const size_t number = mi_atomic_increment_relaxed(&mi_prof_dump_number) + 1;
   if (!mi_prof_pattern_expand(pattern, number, path, sizeof(path))) { mi_prof_dump_failed(pattern, "the path is too long", 0, true); }
-  else if (mi_prof_dump_to(path, (mi_prof_path_is_text(path) ? MI_PROF_FORMAT_TEXT : MI_PROF_FORMAT_PPROF), true)) {
+  else if (mi_prof_dump_by_name(path, true)) {
     mi_prof_keep(pattern, number, path, sizeof(path), keep);
   }
 }
@@ -289,7 +296,7 @@ static void mi_prof_exit_dump(void) {
     mi_prof_dump_failed(mi_prof_exit_path, "the path is too long", 0, false);
   }
   else {
-    mi_prof_dump_to(path, (mi_prof_path_is_text(path) ? MI_PROF_FORMAT_TEXT : MI_PROF_FORMAT_PPROF), false);
+    mi_prof_dump_by_name(path, false);
   }
 }
 
@@ -333,6 +340,7 @@ static void mi_prof_trigger_init(const mi_prof_config_t* config) {
   mi_atomic_store_relaxed(&t->seconds, seconds);
   mi_atomic_store_relaxed(&t->limit, config->dump_at_limit);
   mi_atomic_store_relaxed(&t->oom, (size_t)(config->dump_on_oom ? 1 : 0));
+  mi_atomic_store_relaxed(&t->kind, (size_t)config->dump_kind);
   mi_prof_trigger_reset();
   mi_prof_reserve_want(config->dump_on_oom);
   mi_prof_watch_want(config);

@@ -392,12 +392,14 @@ static void mi_prof_thread_join_now(void) {
 bool mi_prof_start_ex(const mi_prof_config_t* config) mi_attr_noexcept {
   if (mi_prof_is_enabled()) return true;
   if (!mi_prof_config_is_known(config) || config->bt_max > MI_PROF_MAX_DEPTH || (unsigned)config->unwind > MI_PROF_UNWIND_NONE) return false;
-  if (config->dump_at_limit > 100 || config->dump_keep > MI_PROF_KEEP_MAX || !mi_prof_pattern_fits(config->dump_path)) return false;
+  if ((unsigned)config->dump_kind > MI_PROF_KIND_PEAK || config->dump_at_limit > 100 || config->dump_keep > MI_PROF_KEEP_MAX || !mi_prof_pattern_fits(config->dump_path)) return false;
   const int err = errno;
   mi_prof_init_once();
   mi_prof_config_t c = *config;
   c.sample_rate = mi_prof_clamp_rate(c.sample_rate == 0 ? mi_prof_option_rate() : c.sample_rate);
   if (c.seed == 0) { c.seed = mi_prof_random_seed(); }
+  if (c.dump_kind == MI_PROF_KIND_ALLOCS) { c.accum = true; }
+  if (c.dump_kind == MI_PROF_KIND_PEAK)   { c.peak = true; }
   if (!mi_prof_control_enter()) return false;
   const bool ok = (mi_prof_is_enabled() || mi_prof_session_start(&c));
   mi_prof_control_leave();

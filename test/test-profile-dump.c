@@ -33,6 +33,7 @@ typedef struct line_s {
 typedef struct text_s {
   unsigned long long count;
   unsigned long long bytes;
+  unsigned long long alloc_count;
   unsigned long long rate;
   size_t    line_count;
   line_t    lines[MAX_LINES];
@@ -67,7 +68,7 @@ static void text_read(const char* path) {
   bool in_modules = false;
   for (size_t n = 0; fgets(line, sizeof(line), f) != NULL; n++) {
     if (n == 0) {
-      text.ok = (sscanf(line, "heap profile: %llu: %llu [ %llu: %llu] @ heap_v2/%llu", &text.count, &text.bytes, &count2, &bytes2, &text.rate) == 5);
+      text.ok = (sscanf(line, "heap profile: %llu: %llu [ %llu: %llu] @ heap_v2/%llu", &text.count, &text.bytes, &text.alloc_count, &bytes2, &text.rate) == 5);
     }
     else if (line[0] == '#' || line[0] == '\n') {
     }
@@ -492,6 +493,7 @@ static int child_main(const char* what) {
   if (!mi_prof_is_enabled()) return 2;
   printf("pid %d\n", (int)getpid());
   allocate(&leaf_malloc, 100, 64);
+  if (strcmp(what, "peak") == 0) { free_blocks(90); }
   if (strcmp(what, "depth") == 0) { blocks[block_count++] = recurse(200); }
   fflush(stdout);
   if (strcmp(what, "exit") == 0) { exit(7); }
@@ -504,6 +506,7 @@ static void clear_env(void) {
   set_env("MIMALLOC_PROF_SAMPLE_RATE", NULL);
   set_env("MIMALLOC_PROF_BT_MAX", NULL);
   set_env("MIMALLOC_PROF_UNWIND", NULL);
+  set_env("MIMALLOC_PROF_DUMP_KIND", NULL);
   set_env("MIMALLOC_PROF_DUMP_AT_EXIT", NULL);
   set_env("MIMALLOC_SHOW_ERRORS", NULL);
 }
@@ -547,6 +550,21 @@ static void test_at_exit(void) {
     }
     remove(found_path);
   }
+  // what is in it: the child frees 90 of its 100 blocks, and nothing is live when the rest of the process is gone
+  static const unsigned long long live[] = { 10, 10, 100 };
+  for (size_t kind = 0; kind < 3; kind++) {
+    path_of(path, "kind.heap");
+    const char digit[2] = { (char)('0' + kind), 0 };
+    set_env("MIMALLOC_PROF_DUMP_AT_EXIT", path);
+    set_env("MIMALLOC_PROF_DUMP_KIND", digit);
+    check_eq(run_child("peak"), 0);
+    text_read(path);
+    check(text.ok);
+    check_between(total_of_64(), live[kind], live[kind] + (test_is_overridden() ? 8 : 0));
+    check(kind == 1 ? text.alloc_count >= 100 && text.alloc_count > text.count : text.alloc_count == text.count);
+    remove(path);
+  }
+  set_env("MIMALLOC_PROF_DUMP_KIND", NULL);
   // a file that cannot be written does no harm
   path_of(missing, "missing/exit.txt");
   set_env("MIMALLOC_PROF_DUMP_AT_EXIT", missing);

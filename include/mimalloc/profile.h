@@ -121,6 +121,7 @@ typedef struct mi_prof_config_s {
   bool        dump_thread;      // do what is due by a signal or the time in a thread of its own
   size_t      dump_keep;        // remove the oldest of more files than this, at most 1000; 0 keeps all
   const char* dump_path;        // pattern of their names (it is copied); NULL for `heap.%p.%n.pb.gz`, "" for no files
+  mi_prof_kind_t dump_kind;     // of these, and of the one at exit; implies `accum` or `peak`
   bool        leak;             // print at exit which stacks still hold memory
 } mi_prof_config_t;
 
