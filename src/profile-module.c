@@ -368,7 +368,7 @@ typedef struct mi_prof_iterate_s {
 } mi_prof_iterate_t;
 
 // Called with the loader's lock held, so that the image stays.
-static int mi_prof_modules_visit(struct dl_phdr_info* info, size_t size, void* arg) {
+static int mi_prof_modules_add_object(struct dl_phdr_info* info, size_t size, void* arg) {
   MI_UNUSED(size);
   mi_prof_iterate_t* const it = (mi_prof_iterate_t*)arg;
   const bool is_main = it->first;    // the main executable comes first
@@ -396,7 +396,7 @@ static int mi_prof_modules_visit(struct dl_phdr_info* info, size_t size, void* a
 
 static size_t mi_prof_modules_collect(mi_prof_module_list_t* list) {
   mi_prof_iterate_t it = { list, 0, true };
-  dl_iterate_phdr(&mi_prof_modules_visit, &it);
+  dl_iterate_phdr(&mi_prof_modules_add_object, &it);
   return mi_prof_modules_finish(list, it.main_start);
 }
 

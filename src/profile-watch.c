@@ -141,7 +141,9 @@ static void mi_prof_semaphore_signal(mi_prof_semaphore_t* s) {
 #if defined(__GLIBC__)
   #if __GLIBC_PREREQ(2,30)
   #define MI_PROF_SEM_CLOCK   CLOCK_MONOTONIC
-  #define mi_prof_sem_timedwait(s,t)  sem_clockwait(s, CLOCK_MONOTONIC, t)
+  #define mi_prof_sem_timedwait(s,t)  mi_prof_sem_clockwait(s, CLOCK_MONOTONIC, t)
+  // by its symbol, as the header shows it only with `_GNU_SOURCE`
+  mi_prof_decl_extern int mi_prof_sem_clockwait(sem_t* s, clockid_t clock, const struct timespec* t) __asm__("sem_clockwait");
   #endif
 #endif
 #if !defined(MI_PROF_SEM_CLOCK)
