@@ -236,8 +236,8 @@ static void test_pause(void) {
 }
 
 static void pause_and_resume(void* arg) {
-  volatile bool* const quit = (volatile bool*)arg;
-  while (!*quit) {
+  volatile long* const quit = (volatile long*)arg;
+  while (!load_flag(quit)) {
     mi_prof_pause();
     mi_prof_set_rate(64);
     mi_prof_resume();
@@ -253,14 +253,14 @@ static void test_pause_while_allocating(void) {
   config.peak = true;
   check(mi_prof_start_ex(&config));
   const size_t records = prof_records();
-  static volatile bool quit;
+  static volatile long quit;
   test_thread_t thread;
   test_thread_start(&thread, &pause_and_resume, (void*)&quit);
   for (unsigned round = 0; round < 200; round++) {
     for (size_t i = 0; i < 100; i++) { allocate(1, 16 + 37*i); }
     release(100);
   }
-  quit = true;
+  store_flag(&quit, 1);
   test_thread_join(&thread);
   if (!test_is_overridden()) {
     check_eq(prof_records(), records);
@@ -634,8 +634,8 @@ static void test_callbacks(void) {
 
 // Pairs of blocks of two sizes: a record is in a snapshot or not, but what it says is its own.
 static void allocate_pairs(void* arg) {
-  volatile bool* const quit = (volatile bool*)arg;
-  while (!*quit) {
+  volatile long* const quit = (volatile long*)arg;
+  while (!load_flag(quit)) {
     void* const p = test_use(mi_malloc(1039));
     void* const q = test_use(mi_malloc(1049));
     mi_free(q);
@@ -647,7 +647,7 @@ static void test_snapshot_while_allocating(void) {
   test_begin("snapshots while other threads allocate");
   check(mi_prof_start_seeded(1, 1));
   allocate(1000, 1051);
-  static volatile bool quit;
+  static volatile long quit;
   test_thread_t threads[2];
   for (size_t i = 0; i < 2; i++) { test_thread_start(&threads[i], &allocate_pairs, (void*)&quit); }
   for (size_t round = 0; round < 100; round++) {
@@ -657,7 +657,7 @@ static void test_snapshot_while_allocating(void) {
     check(sums_of(snapshot, 1049, 1049, NULL, NULL).samples <= 2);
     mi_prof_snapshot_free(snapshot);
   }
-  quit = true;
+  store_flag(&quit, 1);
   for (size_t i = 0; i < 2; i++) { test_thread_join(&threads[i]); }
   release(1000);
   mi_prof_stop();

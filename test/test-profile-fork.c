@@ -24,9 +24,6 @@ int main(void) {
 static char dump_path[256];
 static volatile long quit;
 
-#define load_flag(p)     __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define store_flag(p,x)  __atomic_store_n(p, x, __ATOMIC_RELEASE)
-
 /* -----------------------------------------------------------
   The parent's threads
 ----------------------------------------------------------- */

@@ -8,12 +8,8 @@
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #define exchange_ptr(p,x)   _InterlockedExchangePointer(p, x)
-#define load_flag(p)        (*(p))
-#define store_flag(p,x)     _InterlockedExchange(p, x)
 #else
 #define exchange_ptr(p,x)   __atomic_exchange_n(p, x, __ATOMIC_ACQ_REL)
-#define load_flag(p)        __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define store_flag(p,x)     __atomic_store_n(p, x, __ATOMIC_RELEASE)
 #endif
 
 #if (MI_DEBUG > 2) || MI_TSAN

@@ -6,7 +6,7 @@
 #include "test-profile-stack.h"
 #include "test-profile-decode.h"
 
-enum { SIZE = 7776 };
+enum { TEST_SIZE = 7776 };
 
 static sample_stack_t last;
 
@@ -20,12 +20,12 @@ static bool see_stack(const sample_stack_t* stack, void* arg) {
 static size_t see(void) {
   size_t count = 0;
   last.depth = 0;
-  stack_visit(SIZE, &see_stack, &count);
+  stack_visit(TEST_SIZE, &see_stack, &count);
   return count;
 }
 
 static test_noinline void* leaf(void) {
-  return test_use(mi_malloc(SIZE));
+  return test_use(mi_malloc(TEST_SIZE));
 }
 
 static test_noinline void* recurse(unsigned depth) {
@@ -115,7 +115,7 @@ static void test_unwinder(void) {
 // It may do anything but return frames: here the session is over before its sample is recorded.
 static size_t stopping_unwinder(uintptr_t* frames, size_t max, void* arg) {
   (void)arg; (void)max;
-  mi_free(test_use(mi_malloc(SIZE)));
+  mi_free(test_use(mi_malloc(TEST_SIZE)));
   mi_prof_stop();
   frames[0] = FRAME;
   return 1;
@@ -141,7 +141,7 @@ static void test_stop_inside(void) {
 
 static int argument_a, argument_b;
 static volatile long pair_calls_a, pair_calls_b, pair_mismatches;
-static volatile bool pair_stop;
+static volatile long pair_stop;
 
 static size_t pair_unwinder_a(uintptr_t* frames, size_t max, void* arg) {
   (void)frames; (void)max;
@@ -159,7 +159,7 @@ static size_t pair_unwinder_b(uintptr_t* frames, size_t max, void* arg) {
 
 static void pair_thread(void* arg) {
   (void)arg;
-  while (!pair_stop) { mi_free(leaf()); }
+  while (!load_flag(&pair_stop)) { mi_free(leaf()); }
 }
 
 static void test_pairs(void) {
@@ -174,7 +174,7 @@ static void test_pairs(void) {
     mi_prof_set_unwinder(&pair_unwinder_b, &argument_b);
     if (i % 1000 == 500) { test_sleep(1); }
   }
-  pair_stop = true;
+  store_flag(&pair_stop, 1);
   for (int i = 0; i < 2; i++) { test_thread_join(&threads[i]); }
   mi_prof_set_unwinder(NULL, NULL);
   check(pair_calls_a >= 1000 && pair_calls_b >= 1000);
@@ -202,7 +202,7 @@ static size_t pprof_depth(char* name, size_t name_size) {
   size_t depth = 0;
   for (size_t i = 0; i < d->sample_count; i++) {
     const dec_sample_t* const s = &d->samples[i];
-    if (s->value[3] != SIZE || s->ids == 0) continue;
+    if (s->value[3] != TEST_SIZE || s->ids == 0) continue;
     depth = s->ids;
     const dec_location_t* const l = dec_location_of(d, s->id[depth - 1]);
     for (size_t k = 0; k < d->function_count; k++) {

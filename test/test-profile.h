@@ -153,8 +153,17 @@ test_fun long test_file_size(const char* path) {
 }
 
 /* -----------------------------------------------------------
-  Threads, events and time
+  Threads, flags, events and time
 ----------------------------------------------------------- */
+
+// A `volatile long` that one thread sets and others look at.
+#if defined(_MSC_VER) && !defined(__clang__)
+#define load_flag(p)      (*(p))
+#define store_flag(p,x)   _InterlockedExchange(p, x)
+#else
+#define load_flag(p)      __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define store_flag(p,x)   __atomic_store_n(p, x, __ATOMIC_RELEASE)
+#endif
 
 typedef struct test_thread_s {
   void (*fun)(void* arg);
