@@ -273,7 +273,7 @@ static void test_pause_while_allocating(void) {
   Labels
 ----------------------------------------------------------- */
 
-static void name_thread(const char* name) {
+test_fun void name_thread(const char* name) {
   #if defined(__linux__)
   prctl(PR_SET_NAME, name);
   #elif defined(__APPLE__)
@@ -283,7 +283,7 @@ static void name_thread(const char* name) {
   #endif
 }
 
-static void allocate_as_worker(void* arg) {
+test_fun void allocate_as_worker(void* arg) {
   name_thread("worker");
   *(void**)arg = test_use(mi_malloc(1005));
 }

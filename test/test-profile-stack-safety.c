@@ -146,7 +146,7 @@ static void show(void) {
 static void check_caller(void* p, bool is_known) {
   see(SIZE, STACK_FUN(leaf));
   bool ok = check(seen.count == 1) && check(seen.leaf == 1);
-  if (is_fp() && !is_known)                    { ok = (MI_TRACK_VALGRIND || check(seen.deepest == 1)) && ok; }   // its `maps` merge mappings
+  if (is_fp() && !is_known)                    { ok = (STACK_IN_VALGRIND || check(seen.deepest == 1)) && ok; }   // its `maps` merge mappings
   else if (!is_fp() || TEST_FRAME_POINTERS)    { ok = check(seen.full == 1) && ok; }
   if (!ok) { show(); }
   mi_free(p);

@@ -8,6 +8,11 @@
 #define STACK_MAX  (140)
 
 // With a memory checker `malloc` and the like call ours, and are not told from the program's functions.
+#if MI_TRACK_VALGRIND
+#define STACK_IN_VALGRIND    1
+#else
+#define STACK_IN_VALGRIND    0
+#endif
 #if MI_TRACK_ASAN || MI_TRACK_VALGRIND
 #define STACK_HAS_OVERRIDES  0
 #else
