@@ -14,7 +14,7 @@ endif()
 
 # A library that one of them loads, and frame pointers for it.
 if(UNIX)
-  add_library(mimalloc-test-profile-plugin MODULE test/stack/plugin.c)
+  add_library(mimalloc-test-profile-plugin SHARED test/stack/plugin.c)
   target_compile_options(mimalloc-test-profile-plugin PRIVATE -fasynchronous-unwind-tables)   # gcc makes none for C on every processor
   target_compile_options(mimalloc-test-profile-stack-safety PRIVATE ${mi_prof_fp})
   target_compile_definitions(mimalloc-test-profile-stack-safety PRIVATE TEST_FRAME_POINTERS=1

@@ -86,8 +86,8 @@ impl System {
         let _local = context.shell.push_env("ZIG_LOCAL_CACHE_DIR", &cache);
         let tool = |option: &str, args: &str| Ok(format!("-D{option}={}", wrapper(args)?.display()));
         let tools = [
-            tool("CMAKE_C_COMPILER", &format!("cc -target {}", self.target)),
-            tool("CMAKE_CXX_COMPILER", &format!("c++ -target {}", self.target)),
+            tool("CMAKE_C_COMPILER", &format!("cc -target {} {NO_CHECKS}", self.target)),
+            tool("CMAKE_CXX_COMPILER", &format!("c++ -target {} {NO_CHECKS}", self.target)),
             tool("CMAKE_AR", "ar"),
             tool("CMAKE_RANLIB", "ranlib"),
             // Only installing would use it.
@@ -132,6 +132,9 @@ impl System {
         Ok(())
     }
 }
+
+/// Without optimization zig looks for undefined behavior, with a library that these systems have not.
+const NO_CHECKS: &str = "-fno-sanitize=undefined";
 
 /// A program that is `zig ARGS`, for CMake.
 fn wrapper(args: &str) -> Result<PathBuf> {
