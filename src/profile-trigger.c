@@ -39,6 +39,7 @@ static struct mi_prof_trigger_s {
   int64_t         limit_due;
   int64_t         oom_due;
   _Atomic(size_t) limit_reached;
+  _Atomic(size_t) limit_busy;     // is a thread looking at it?
 } mi_prof_trigger;
 
 static _Atomic(size_t) mi_prof_watch_runs;    // is there a thread that looks at the clock?
@@ -107,7 +108,9 @@ static bool mi_prof_bytes_are_due(_Atomic(size_t)* bytes, int64_t* due, int64_t*
 // Once each time that the limit comes near.
 static bool mi_prof_limit_is_reached(size_t percent) {
   if (!mi_prof_is_due(&mi_prof_trigger.limit_due, MI_PROF_LIMIT_MSECS, mi_prof_msecs())) return false;
+  if (mi_atomic_exchange_acq_rel(&mi_prof_trigger.limit_busy, (size_t)1) != 0) return false;   // it takes its time
   const size_t share = _mi_prof_memory_share();
+  mi_atomic_store_release(&mi_prof_trigger.limit_busy, (size_t)0);
   if (share + MI_PROF_LIMIT_REARM <= percent) { mi_atomic_store_relaxed(&mi_prof_trigger.limit_reached, (size_t)0); }
   return (share >= percent && mi_atomic_exchange_relaxed(&mi_prof_trigger.limit_reached, (size_t)1) == 0);
 }
@@ -363,6 +366,7 @@ static void mi_prof_trigger_done(void) {
 static void mi_prof_trigger_forked(void) {
   mi_atomic_store_relaxed(&mi_prof_trigger.asked, (size_t)0);
   mi_atomic_store_relaxed(&mi_prof_trigger.busy, (size_t)0);
+  mi_atomic_store_relaxed(&mi_prof_trigger.limit_busy, (size_t)0);
   mi_atomic_store_relaxed(&mi_prof_reserve.user, (uintptr_t)0);
   mi_atomic_store_relaxed(&mi_prof_dump_number, (size_t)0);
   mi_atomic_store_relaxed(&mi_prof_counts.dumps, (size_t)0);

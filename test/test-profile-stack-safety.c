@@ -258,11 +258,14 @@ static void test_coroutine(void) { }
 
 static void* (*signal_fun)(size_t);
 static void* signal_blocks[400];
-static volatile size_t signal_count;
+static volatile long signal_count;
 
 static test_noinline void on_signal(int sig) {
   (void)sig;
-  if (signal_count < 400) { signal_blocks[signal_count] = test_use(signal_fun(SIZE)); signal_count = signal_count + 1; }
+  const int err = errno;
+  const long i = load_flag(&signal_count);
+  if (i < 400) { signal_blocks[i] = test_use(signal_fun(SIZE)); store_flag(&signal_count, i + 1); }
+  errno = err;
 }
 
 static void signal_set(void (*handler)(int), int flags) {
@@ -274,15 +277,15 @@ static void signal_set(void (*handler)(int), int flags) {
 }
 
 static void signal_free(void) {
-  for (size_t i = 0; i < signal_count; i++) { mi_free(signal_blocks[i]); }
-  signal_count = 0;
+  for (long i = 0; i < load_flag(&signal_count); i++) { mi_free(signal_blocks[i]); }
+  store_flag(&signal_count, 0);
 }
 
-static volatile size_t busy_work;
+static volatile long busy_flag;
 
 // Computes until enough signals came.
 static test_noinline void* busy(void* arg) {
-  while (signal_count < (size_t)(uintptr_t)arg) { busy_work = busy_work*3 + 1; }
+  while (load_flag(&signal_count) < (long)(uintptr_t)arg) { store_flag(&busy_flag, 1); }
   return arg;
 }
 
@@ -302,7 +305,7 @@ static void test_signals(void) {
   signal_set(&on_signal, SA_ONSTACK);
   raise(SIGUSR1);
   check(signal_count == 1);
-  signal_count = 0;
+  store_flag(&signal_count, 0);
   check_caller(signal_blocks[0], true);
   sigaltstack(&old, NULL);
   stack_unmap(stack);
@@ -313,10 +316,10 @@ static void test_signals(void) {
   signal_fun = &leaf;
   signal_set(&on_signal, SA_RESTART);
   test_thread_t thread;
-  busy_work = 0;
+  store_flag(&busy_flag, 0);
   test_thread_start(&thread, &busy_thread, (void*)(uintptr_t)COUNT);
-  while (busy_work == 0) { test_sleep(1); }
-  for (size_t i = 0; signal_count < COUNT && i < 100000; i++) {
+  while (!load_flag(&busy_flag)) { test_sleep(1); }
+  for (size_t i = 0; load_flag(&signal_count) < COUNT && i < 100000; i++) {
     pthread_kill(thread.handle, SIGUSR1);
     test_sleep(1);
   }
