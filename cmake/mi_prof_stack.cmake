@@ -37,6 +37,9 @@ function(mi_prof_add_leaf_test VARIANT LIBRARY)   # and options
     mi_prof_add_test(${NAME} test/stack/leaf.${LANGUAGE} ${LIBRARY})
     target_compile_options(mimalloc-${NAME} PRIVATE ${ARGN})
     set_target_properties(mimalloc-${NAME} PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON)
+    if(MI_DEBUG_UBSAN)
+      set_target_properties(mimalloc-${NAME} PROPERTIES LINKER_LANGUAGE CXX)   # the library is in C++ then
+    endif()
   endforeach()
 endfunction()
 

@@ -533,8 +533,8 @@ static void test_kinds(void) {
   if (!test_is_overridden()) {
     check_eq(sums.alloc_bytes, 10*1019);
     check_eq(sums.inuse_bytes, 5*1019);
-    check_eq(sums.samples, 1);
-    check_eq(sums.labels, 1);
+    check_between(sums.samples, 1, 10);       // an unrolled loop has several stacks
+    check_eq(sums.labels, sums.samples);
   }
   release(5);
   mi_prof_stop();

@@ -400,6 +400,12 @@ static size_t thread_count(void) {
   return n;
 }
 
+// The system may list a thread for a moment after its end.
+static bool threads_become(size_t n) {
+  for (int i = 0; i < 1000 && thread_count() != n; i++) { test_sleep(1); }
+  return (thread_count() == n);
+}
+
 // What threads allocate for themselves is recorded too: `with_thread` must make no difference.
 static size_t records_after_start(bool with_thread, const char* pattern) {
   mi_prof_config_t config = config_of(pattern);
@@ -434,7 +440,7 @@ static void test_thread(void) {
     start(&config);
     if (i == 0 && before > 0) { check_eq(thread_count(), before + 1); }
     mi_prof_stop();
-    check_eq(thread_count(), before);
+    check(threads_become(before));
   }
   check_eq(take_files(pattern), 0);
 }
@@ -757,7 +763,7 @@ static int forked_child(const char* txt, bool with_thread) {
   remove(path);
   if (stats_now().dumps != 2) return 12;
   mi_prof_stop();
-  if (thread_count() > 1) return 7;
+  if (thread_count() > 0 && !threads_become(1)) return 7;
   if (!signal_is_default(SIGUSR2)) return 8;
   mi_prof_config_t config = config_of(txt);     // a session of our own is no reason to write the parent's file either
   config.dump_alloc = MiB;
@@ -878,7 +884,7 @@ static void test_threads(void) {
     mi_prof_stop();
   }
   mi_register_output(NULL, NULL);
-  check_eq(thread_count(), before);
+  check(threads_become(before));
   const mi_prof_stats_t stats = stats_now();
   check(stats.dumps > old.dumps + 10);
   size_t n = 0;
