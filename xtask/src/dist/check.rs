@@ -21,8 +21,11 @@ fn made(shell: &Shell, name: &str) -> Result<(Dist, PathBuf)> {
 pub fn archive(shell: &Shell) -> Result<usize> {
     let (dist, out) = made(shell, "archive")?;
     let (cmake, ctest) = (tools::cmake()?, tools::ctest()?);
-    let path =
-        std::env::split_paths(&tools::path_with_tools()?).filter(|folder| !has_cargo(folder)).collect::<Vec<_>>();
+    let no_cargo = out.join("no-cargo"); // one that only fails; the real one may be where the compiler is
+    shell.create_dir(&no_cargo)?;
+    util::write_atomic(&no_cargo.join("cargo"), b"#!/bin/sh\necho 'there is no cargo here' >&2\nexit 1\n", true)?;
+    let with_tools = tools::path_with_tools()?;
+    let path = std::iter::once(no_cargo).chain(std::env::split_paths(&with_tools));
     let _no_cargo = shell.push_env("PATH", std::env::join_paths(path)?);
     let _in_out = shell.push_dir(&out);
     let (archive, source) = (format!("{}.tar.gz", dist.name()), dist.name());
@@ -34,10 +37,6 @@ pub fn archive(shell: &Shell) -> Result<usize> {
     run(cmd!(shell, "{cmake} --install build"))?;
     consumers::find_package(shell, &out.join("prefix"), "dist")?;
     Ok(4)
-}
-
-fn has_cargo(folder: &Path) -> bool {
-    folder.join(format!("cargo{}", std::env::consts::EXE_SUFFIX)).is_file()
 }
 
 /// The one file, compiled with a program by one command.
