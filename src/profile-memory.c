@@ -258,6 +258,11 @@ static void mi_prof_reserve_give_back(const mi_prof_block_t* block) {
   if ((uint8_t*)block->start + size == end) { mi_prof_reserve.used -= size; }
 }
 
+// Is the block in the reserve? Then it may not be kept.
+static bool mi_prof_block_is_reserved(const mi_prof_block_t* block) {
+  return (block->start != NULL && block->memid.memkind == MI_MEM_NONE);
+}
+
 static bool mi_prof_block_alloc(mi_prof_block_t* block, size_t size) {
   block->size = size;
   block->start = _mi_prof_os_alloc(size, &block->memid);
@@ -268,7 +273,7 @@ static bool mi_prof_block_alloc(mi_prof_block_t* block, size_t size) {
 
 static void mi_prof_block_free(mi_prof_block_t* block) {
   if (block->start == NULL) return;
-  if (block->memid.memkind == MI_MEM_NONE) { mi_prof_reserve_give_back(block); }
+  if (mi_prof_block_is_reserved(block)) { mi_prof_reserve_give_back(block); }
   else { _mi_os_free(block->start, block->size, block->memid); }
   block->start = NULL;
 }

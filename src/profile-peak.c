@@ -42,7 +42,7 @@ static void mi_prof_peak_copy(void) {
   mi_prof_snapshot_t snapshot;
   _mi_memzero_var(snapshot);
   const int64_t bytes = mi_prof_count_get(&mi_prof_counts.inuse_bytes);
-  if (!mi_prof_snapshot_take(&snapshot)) {
+  if (!mi_prof_snapshot_take(&snapshot) || mi_prof_block_is_reserved(&snapshot.sample_block)) {
     mi_prof_snapshot_release(&snapshot);    // without memory the earlier one stays
     return;
   }
@@ -71,8 +71,8 @@ static bool mi_prof_peak_watches(void) {
 // Fill `snapshot`, which is zero, with the samples of the peak. With the control lock.
 static bool mi_prof_peak_take(mi_prof_snapshot_t* snapshot) {
   const bool goes_on = (mi_prof_count_get(&mi_prof_counts.inuse_bytes) >= mi_prof_peak_below(mi_prof_count_get(&mi_prof_counts.peak_bytes)));
-  if (!mi_prof_peak_has_snapshot || (goes_on && mi_prof_peak_is_new())) { mi_prof_peak_copy(); }
-  return (mi_prof_peak_has_snapshot && mi_prof_snapshot_clone(snapshot, &mi_prof_peak_snapshot));
+  if (!mi_prof_peak_has_snapshot || (goes_on && mi_prof_peak_is_new())) return mi_prof_snapshot_take(snapshot);
+  return mi_prof_snapshot_clone(snapshot, &mi_prof_peak_snapshot);
 }
 
 // Begin anew. With the control lock.

@@ -4,29 +4,13 @@
 // samples are lost, and each lost one is counted. Uses internals, so it must be linked with the static library.
 
 #include "test-profile.h"
-#include "mimalloc/internal.h"
+#include "test-profile-seams.h"
 #include "mimalloc/prim.h"
 
 #if !defined(_WIN32)
 #include <sys/wait.h>
 #include <signal.h>
 #endif
-
-// The seam (in `profile-record.c`). It is hidden in a shared library.
-#if defined(__ELF__)
-#define SEAM  extern __attribute__((weak))
-#else
-#define SEAM  extern
-#endif
-SEAM void*  (*_mi_prof_os_alloc)(size_t size, mi_memid_t* memid);
-
-static bool has_seams(void) {
-  #if defined(__ELF__)
-  return (&_mi_prof_os_alloc != NULL);
-  #else
-  return true;
-  #endif
-}
 
 /* -----------------------------------------------------------
   Memory from the system, that fails

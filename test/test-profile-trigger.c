@@ -5,7 +5,7 @@
 // linked with the static library for all of it.
 
 #include "test-profile-files.h"
-#include "mimalloc/internal.h"
+#include "test-profile-seams.h"
 #include "mimalloc/prim.h"
 
 #if defined(__linux__)
@@ -13,30 +13,7 @@
 #include <sys/syscall.h>
 #endif
 
-#if defined(_MSC_VER) && !defined(__clang__)
-#define load_flag(p)        (*(p))
-#define store_flag(p,x)     _InterlockedExchange(p, x)
-#else
-#define load_flag(p)        __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define store_flag(p,x)     __atomic_store_n(p, x, __ATOMIC_RELEASE)
-#endif
-
-// Seams. They are hidden in a shared library.
-#if defined(__ELF__)
-#define SEAM  extern __attribute__((weak))
-#else
-#define SEAM  extern
-#endif
-SEAM void*    (*_mi_prof_os_alloc)(size_t size, mi_memid_t* memid);
-SEAM size_t   (*_mi_prof_memory_share)(void);
-
-static bool has_seams(void) {
-  #if defined(__ELF__)
-  return (&_mi_prof_os_alloc != NULL);
-  #else
-  return true;
-  #endif
-}
+SEAM size_t (*_mi_prof_memory_share)(void);
 
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -599,6 +576,33 @@ static void* impossible(void) {
   return test_use(mi_malloc(size));
 }
 
+static bool sink_count(const void* data, size_t size, void* arg) {
+  (void)data;
+  *(size_t*)arg += size;
+  return true;
+}
+
+// A profile of the peak that is written from the reserve is gone with it: afterwards there is another one.
+static void test_oom_peak(const char* pattern) {
+  if (!has_seams()) return;
+  mi_prof_config_t config = config_of(pattern);
+  config.dump_on_oom = true;
+  config.dump_kind = MI_PROF_KIND_PEAK;
+  start(&config);
+  allocate(4000, 1000);
+  failing_from = 1;
+  _mi_prof_os_alloc = &failing_os_alloc;
+  check(impossible() == NULL);
+  _mi_prof_os_alloc = os_alloc;
+  check_between(text_bytes(numbered(pattern, first_number), NULL), 4000*1000, 4000*1000 + 100*1024);
+  release(4000);
+  size_t written = 0;
+  check(mi_prof_dump_writer(MI_PROF_FORMAT_PPROF, MI_PROF_KIND_PEAK, &sink_count, &written));
+  check(written > 100);
+  mi_prof_stop();
+  check_eq(take_files(pattern), 1);
+}
+
 static void test_oom(void) {
   test_begin("prof_dump_on_oom: when an allocation fails, once a second, from the reserve if need be");
   path_of(pattern, "oom.%n.txt");
@@ -633,6 +637,7 @@ static void test_oom(void) {
   release(4000);
   first_number--;
   for (size_t i = 0; i < 8; i++) { remove(numbered(pattern, first_number + i)); }
+  test_oom_peak(pattern);
   // the option is off
   config.dump_on_oom = false;
   start(&config);
