@@ -10,6 +10,8 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub struct Profile {
     pub sample_types: Vec<ValueType>,
+    /// The sample type to show if none is asked for; empty if the file does not say.
+    pub default_type: String,
     pub samples: Vec<Sample>,
     pub locations: Vec<Location>,
     /// The main binary comes first.

@@ -28,27 +28,27 @@ pub struct Args {
     /// Rows to show.
     #[arg(short = 'n', default_value_t = 30, value_name = "ROWS")]
     rows: usize,
-    /// Sample type: inuse_space or alloc_space.
-    #[arg(long = "type", default_value = "inuse_space", value_name = "NAME")]
-    sample_type: String,
+    /// Sample type: inuse_space or alloc_space [default: what the profile names].
+    #[arg(long = "type", value_name = "NAME")]
+    sample_type: Option<String>,
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let (profile, mut report) = args.report(&args.file)?;
+    let profile = Profile::read(&args.file)?;
+    let named = if profile.default_type.is_empty() { "inuse_space" } else { &profile.default_type };
+    let sample_type = args.sample_type.as_deref().unwrap_or(named);
+    let mut report = args.report(&args.file, &profile, sample_type)?;
     if let Some(base) = &args.base {
-        report = report.since(args.report(base)?.1);
+        report = report.since(args.report(base, &Profile::read(base)?, sample_type)?);
     }
     print(&(heading(&profile, &report, &args) + &report.table(args.rows, args.cum)))
 }
 
 impl Args {
-    fn report(&self, file: &Path) -> Result<(Profile, Report)> {
-        let profile = Profile::read(file)?;
+    fn report(&self, file: &Path, profile: &Profile, sample_type: &str) -> Result<Report> {
         let unnamed = if self.offsets { Unnamed::Offset } else { Unnamed::Binary };
         let symbolizer = Symbolizer::new(&profile.mappings, self.exe.as_deref(), unnamed)?;
-        let report =
-            Report::new(&profile, &symbolizer, &self.sample_type).with_context(|| file.display().to_string())?;
-        Ok((profile, report))
+        Report::new(profile, &symbolizer, sample_type).with_context(|| file.display().to_string())
     }
 }
 

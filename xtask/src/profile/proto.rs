@@ -127,6 +127,7 @@ impl<'a> Reader<'a> {
         let message = self.message;
         Ok(Profile {
             sample_types: message.sample_type.iter().map(|value| self.value_type(value)).collect::<Result<_>>()?,
+            default_type: self.string(message.default_sample_type)?,
             samples: message.sample.iter().map(|sample| self.sample(sample)).collect::<Result<_>>()?,
             locations: message.location.iter().map(|location| self.location(location)).collect::<Result<_>>()?,
             mappings: message.mapping.iter().map(|mapping| self.mapping(mapping)).collect::<Result<_>>()?,
@@ -262,6 +263,7 @@ mod tests {
     fn check_example(profile: &Profile) {
         let names: Vec<_> = profile.sample_types.iter().map(|value| value.name.as_str()).collect();
         assert_eq!(names, ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]);
+        assert_eq!(profile.default_type, "inuse_space");
         assert_eq!(profile.samples[0], Sample { stack: vec![1, 0], values: vec![0, 0, 3, 300] });
         assert_eq!(profile.samples[1], Sample { stack: vec![2], values: vec![0, 0, 1, 50] });
         assert_eq!(profile.locations[1], Location { address: 0x2222, mapping: Some(0), functions: vec![] });
