@@ -66,6 +66,12 @@ static mi_prof_unwind_t mi_prof_unwind_default(void) {
   return how;
 }
 
+// Are stacks captured at all?
+static bool mi_prof_captures(size_t max_depth) {
+  void* arg;
+  return (max_depth > 0 && (mi_atomic_load_relaxed(&mi_prof_unwind) != MI_PROF_UNWIND_NONE || mi_prof_unwinder(&arg) != NULL));
+}
+
 // Store the stack, at most `max_depth` frames and the mark of a truncated one. Returns the number of frames.
 static size_t mi_prof_capture(mi_prof_tld_t* tld, uintptr_t* frames, size_t max_depth) {
   if (max_depth == 0) return 0;

@@ -188,7 +188,6 @@ static const mi_prof_stack_t* mi_prof_stack_intern(size_t session, const uintptr
     room = (stack == NULL ? mi_prof_stack_size(depth) : sizeof(mi_prof_allocs_t));
   } while (active && !done && mi_prof_arena_grow(&shard->arena, &shard->lock, session, room, MI_PROF_STACK_SPARE_EIGHTHS) == MI_PROF_OK);
   if (active && !done) {
-    mi_atomic_increment_relaxed(&mi_prof_counts.folded_stacks);
     mi_lock(&shard->lock) {
       if (accum && mi_prof_session_is(session)) { mi_prof_allocs_count(&shard->other, size, weight, 1); }
     }

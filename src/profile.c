@@ -212,14 +212,17 @@ static void mi_prof_record(mi_heap_t* heap, mi_page_t* page, mi_block_t* block, 
   mi_atomic_increment_relaxed(&mi_prof_counts.samples);
   uintptr_t frames[MI_PROF_CAPTURE_MAX];
   const size_t depth = mi_prof_capture(tld, frames, tld->bt_max);
-  if (depth == 0 && tld->bt_max != 0) { mi_atomic_increment_relaxed(&mi_prof_counts.failed_unwinds); }
+  if (depth == 0 && mi_prof_captures(tld->bt_max)) { mi_atomic_increment_relaxed(&mi_prof_counts.failed_unwinds); }
   const bool accum = ((tld->features & MI_PROF_ACCUM) != 0);
   const size_t born = ((tld->features & MI_PROF_LABEL_AGE) != 0 ? mi_prof_seconds() : 0);
   const double weight = 1.0 / mi_prof_probability(size, tld->rate);
   const mi_prof_stack_t* const stack = mi_prof_stack_intern(tld->session, frames, depth, mi_prof_labels_get(heap, tld->features), accum, size, weight);
   mi_prof_count_alloc(size, weight, 1);
   switch (mi_prof_record_add(tld->session, page, block, stack, size, weight, born)) {
-    case MI_PROF_OK:         page->flags.x.has_metadata = true; break;
+    case MI_PROF_OK:
+      page->flags.x.has_metadata = true;
+      if (stack == &mi_prof_stack_other) { mi_atomic_increment_relaxed(&mi_prof_counts.folded_stacks); }
+      break;
     case MI_PROF_ENDED:      break;   // nothing is missing
     case MI_PROF_NO_MEMORY:  mi_atomic_increment_relaxed(&mi_prof_counts.dropped_memory); break;
     case MI_PROF_OVER_LIMIT: mi_atomic_increment_relaxed(&mi_prof_counts.dropped_limit); break;
@@ -335,12 +338,15 @@ static void mi_prof_locks_init(void) {
   }
 }
 
-static void mi_prof_init_once(void) {
+// At process start, as nearly every function here takes a lock, whether profiling is on or not.
+static void mi_prof_fork_init(void) {
   mi_prof_locks_init();
-  mi_atomic_do_once {
-    _mi_prof_prim_init();
-    _mi_prof_prim_atfork(&mi_prof_fork_prepare, &mi_prof_fork_parent, &mi_prof_fork_child);
-  }
+  _mi_prof_prim_atfork(&mi_prof_fork_prepare, &mi_prof_fork_parent, &mi_prof_fork_child);
+}
+
+static void mi_prof_init_once(void) {
+  mi_prof_fork_init();
+  mi_atomic_do_once { _mi_prof_prim_init(); }
 }
 
 // Let all threads draw anew, or (0) not at all. With the session lock. Whoever asks for attention takes no lock.
@@ -595,6 +601,7 @@ void _mi_prof_process_init(void) {
   if (_mi_preloading()) return;
   #endif
   done = true;
+  mi_prof_fork_init();
   mi_prof_environment_init();
   if (_mi_prof_prim_is_setuid()) return;  // the environment is not to be trusted
   if (mi_option_is_enabled(mi_option_prof)) { mi_prof_start(0); }

@@ -136,12 +136,41 @@ static void threads_end(bool has_last) {
   for (size_t i = 0; i < SHARED_BLOCKS; i++) { mi_free(shared[i]); shared[i] = NULL; }
 }
 
+// What takes a lock though profiling was never on.
+static void asker(void* arg) {
+  (void)arg;
+  while (!load_flag(&quit)) {
+    mi_prof_pause();
+    mi_prof_reset();
+  }
+}
+
+static void fork_before_start(void) {
+  store_flag(&quit, 0);
+  test_thread_start(&threads[0], &asker, NULL);
+  for (int i = 0; i < 100; i++) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      alarm(60);
+      const bool ok = mi_prof_start(0);
+      mi_prof_stop();
+      _exit(ok ? 0 : 1);
+    }
+    int status = -1;
+    if (!check(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0)) break;
+  }
+  store_flag(&quit, 1);
+  test_thread_join(&threads[0]);
+}
+
 int main(int argc, char** argv) {
   (void)argc;
   alarm(250);
   snprintf(dump_path, sizeof(dump_path), "%.200s.prof-test", argv[0]);
   mi_register_output(&ignore_output, NULL);
 
+  test_begin("100 forks before profiling was ever on, while another thread asks for it");
+  fork_before_start();
   test_begin("50 forks with 4 threads that allocate and one that dumps: the child samples, dumps and exits");
   check(mi_prof_start(512));
   threads_start(NULL);
